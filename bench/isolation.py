@@ -93,7 +93,7 @@ def _measure(folder: Path, jobs: int) -> IsolationFigures:
 
 
 @contextmanager
-def _worker(queue: holdfast.Queue, slots: int, **options: Unpack[holdfast.ClaimOptions]) -> Iterator[Worker]:
+def _worker(queue: holdfast.Queue, slots: int, **options: Unpack[holdfast.types.ClaimOptions]) -> Iterator[Worker]:
     worker = Worker(queue, concurrency=slots, **options)
     thread = threading.Thread(target=worker.run)
     thread.start()

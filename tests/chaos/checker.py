@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from holdfast import Event, Job
+from holdfast import Job
 from holdfast.domain.job import row_of
+from holdfast.types import Event
 from tests.chaos.history import Act
 
 TERMINAL = frozenset({"done", "failed", "cancelled", "retired"})

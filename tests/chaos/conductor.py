@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import Done, Event, Job
+from holdfast import Done, Job
+from holdfast.types import Event
 from tests.chaos.actor import act_until_stopped, claimed, settled
 from tests.chaos.checker import History
 from tests.chaos.engines import Engine, open_engine

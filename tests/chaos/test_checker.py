@@ -9,7 +9,8 @@ from typing import TypeAlias
 import pytest
 
 import holdfast
-from holdfast import Done, Event, Failed, NewJob, Outcome
+from holdfast import Done, Failed, NewJob, Outcome
+from holdfast.types import Event
 from tests.chaos.actor import claimed, settled
 from tests.chaos.checker import RULES, History, breaches
 from tests.chaos.history import Act, now_ms

@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from holdfast import Queue, WorkerInfo
+from holdfast import Queue
+from holdfast.types import WorkerInfo
 from tests.chaos.processes import PATIENCE_SECONDS
 
 T = TypeVar("T")

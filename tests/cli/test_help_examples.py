@@ -49,7 +49,7 @@ def prepare(arguments: list[str]) -> None:
         # Finishing it creates an event for the command that follows the log.
         queue.cancel(queue.enqueue("day.close").id)
         for worker in ("web-1", "web-2"):
-            row = holdfast.WorkerInfo(worker, "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ())
+            row = holdfast.types.WorkerInfo(worker, "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ())
             WorkerCalls(queue.store).beat(row)
         if "restore" in arguments:
             queue.kinds.retire("email.legacy")

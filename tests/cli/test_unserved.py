@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast import WorkerInfo
 from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.types import WorkerInfo
 from tests.cli.conftest import Cli
 
 SENTENCE = "3 jobs of doc.chunk in lane default: no live worker takes them"

@@ -11,10 +11,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from holdfast import FailedAttempt, RunningJob, WorkerStatus
 from holdfast.cli.worker_logs import JsonFormatter
 from holdfast.cli.worker_report import About, Meter, draw, printed
 from holdfast.domain.validation import datetime_of
+from holdfast.types import FailedAttempt, RunningJob, WorkerStatus
 
 ABOUT = About("app:queue", concurrency=4, processes=1, grace_seconds=30, process=12345)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from holdfast import WorkerInfo
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
+from holdfast.types import WorkerInfo
 from tests.cli.conftest import Cli
 
 SAID = WorkerInfo(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Artifact, ArtifactNotFound, Done, Failed, JobNotFound, LeaseLost, Queue
+from holdfast import Artifact, Done, Failed, JobNotFound, LeaseLost, Queue
+from holdfast.errors import ArtifactNotFound
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import rolled_back, run, start

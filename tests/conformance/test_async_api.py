@@ -25,11 +25,11 @@ from holdfast import (
     Failed,
     InvalidInput,
     JobNotFound,
-    LaneDraining,
     LeaseLost,
     NewJob,
     WaitTimeout,
 )
+from holdfast.errors import LaneDraining
 from tests.support.assertions import duplicate
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Deferred, Done, Failed, Failure, JobNotFound, Outcome, Queue, Released
+from holdfast import Deferred, Done, Failed, JobNotFound, Outcome, Queue, Released
+from holdfast.types import Failure
 from tests.support.clock import ManualClock
 from tests.support.job_states import WAITING, State, claimed, job_in, run, start
 

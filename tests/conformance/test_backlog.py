@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import holdfast
-from holdfast import Backlog, Released, Waiting
+from holdfast import Released
 from holdfast.domain import limits
+from holdfast.types import Backlog, Waiting
 from tests.support.clock import ManualClock
 
 

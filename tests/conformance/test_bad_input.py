@@ -252,7 +252,8 @@ class TestOptions:
         common: dict[str, Any] = {"delay": 60, "priority": 3, "lane": "mail", "tenant": "acme", "dedupe_key": "k"}
         task = queue.task("declared", **common)(lambda: None)
 
-        job = queue.enqueue("declared", **{option: None}).job
+        nothing: dict[str, Any] = {option: None}
+        job = queue.enqueue("declared", **nothing).job
         assert (job.state, job.priority, job.lane, job.tenant, job.dedupe_key) == (
             "scheduled",
             *(common[name] for name in ("priority", "lane", "tenant", "dedupe_key")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import Artifact, Done, Failed, InvalidInput, JobNotFound, Pruned, Queue, Tally
+from holdfast import Artifact, Done, Failed, InvalidInput, JobNotFound, Queue
+from holdfast.types import Pruned, Tally
 from tests.support.clock import ManualClock
 
 
@@ -18,7 +19,7 @@ def end(queue: Queue, kind: str, outcome: holdfast.Outcome) -> str:
     return enqueued.id
 
 
-def ids(page: holdfast.JobPage) -> list[str]:
+def ids(page: holdfast.types.JobPage) -> list[str]:
     return [job.id for job in page]
 
 

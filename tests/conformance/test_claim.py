@@ -10,18 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    ClaimOptions,
-    Conflict,
-    Deferred,
-    Done,
-    Failed,
-    InvalidInput,
-    LaneDraining,
-    NewJob,
-    Queue,
-    Released,
-)
+from holdfast import Conflict, Deferred, Done, Failed, InvalidInput, NewJob, Queue, Released
+from holdfast.errors import LaneDraining
+from holdfast.types import ClaimOptions
 from tests.support.assertions import refused
 from tests.support.claims import claim_all, claim_ids, claim_one, known
 from tests.support.clock import ManualClock, lease_end

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import ClaimOptions, JobOptions, NewJob, Queue
+from holdfast import NewJob, Queue
+from holdfast.types import ClaimOptions, JobOptions
 from tests.support.claims import claim_ids
 from tests.support.clock import ManualClock
 from tests.support.oracle import Oracle

@@ -84,7 +84,7 @@ def test_settle_and_claim_may_wait_too(queue: Queue, harness: Harness) -> None:
     queue.enqueue("mail")
     held = claim_one(queue)
     other = harness.open()
-    answers: list[holdfast.SettledAndClaimed] = []
+    answers: list[holdfast.types.SettledAndClaimed] = []
     waiting = threading.Thread(target=lambda: answers.append(queue.settle_and_claim([(held, Done())], wait=LONG)))
     waiting.start()
     assert other.wait(held.job.id, timeout=LONG).state == "done"

@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    Backoff,
-    Conflict,
-    Done,
-    InvalidInput,
-    JobNotFound,
-    KindRetired,
-    LaneDraining,
-    NewJob,
-    Queue,
-    Refused,
-)
+from holdfast import Backoff, Conflict, Done, InvalidInput, JobNotFound, NewJob, Queue, Refused
+from holdfast.errors import KindRetired, LaneDraining
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness

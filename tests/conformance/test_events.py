@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Deferred, Done, EventsPruned, Failed, InvalidInput, NewJob, Queue, Released
+from holdfast import Deferred, Done, Failed, InvalidInput, NewJob, Queue, Released
+from holdfast.errors import EventsPruned
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import (

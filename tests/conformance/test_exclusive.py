@@ -6,7 +6,8 @@ from typing import Unpack
 
 import pytest
 
-from holdfast import Claim, ClaimOptions, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
+from holdfast import Claim, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
+from holdfast.types import ClaimOptions
 from tests.support.assertions import failure_of
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock

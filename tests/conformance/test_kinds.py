@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Done, InvalidInput, KindRetired, NewJob, Queue, Tasks, UnknownKind
+from holdfast import Backoff, Done, InvalidInput, NewJob, Queue, Tasks
 from holdfast.domain.job import row_of
+from holdfast.errors import KindRetired, UnknownKind
 from tests.support.clock import ManualClock
 from tests.support.kinds import publish
 from tests.support.stores import Harness, statements_of

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Done, Lane, LaneDraining, NewJob, Queue
+from holdfast import Done, NewJob, Queue
+from holdfast.errors import LaneDraining
+from holdfast.types import Lane
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import job_in, nonzero, run, start

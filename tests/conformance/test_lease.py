@@ -7,20 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast import (
-    Artifact,
-    Claim,
-    Deferred,
-    Done,
-    Failed,
-    JobNotFound,
-    LeaseLost,
-    NewJob,
-    Outcome,
-    Queue,
-    Released,
-    Renewal,
-)
+from holdfast import Artifact, Claim, Deferred, Done, Failed, JobNotFound, LeaseLost, NewJob, Outcome, Queue, Released
+from holdfast.types import Renewal
 from tests.support.assertions import refused
 from tests.support.claims import changed_job, claim_one, known
 from tests.support.clock import ManualClock, lease_end

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, NewJob, Queue, Refused, Requeued
+from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, NewJob, Queue, Refused
+from holdfast.types import Requeued
 from tests.support.clock import ManualClock
 from tests.support.job_states import (
     FAILS,

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Artifact, Done, EventsPruned, JobNotFound, NewJob, Pruned, Queue
+from holdfast import Artifact, Done, JobNotFound, NewJob, Queue
+from holdfast.errors import EventsPruned
+from holdfast.types import Pruned
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import FINISHED, UNFINISHED, State, all_events, blocked_pair, job_in, nonzero, start

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Deferred, Done, KindRetired, LeaseLost, NewJob, Outcome, Queue, Released, UnknownKind
+from holdfast import Deferred, Done, LeaseLost, NewJob, Outcome, Queue, Released
+from holdfast.errors import KindRetired, UnknownKind
 from tests.support.clock import ManualClock
 from tests.support.job_states import (
     FAILS,

@@ -15,18 +15,17 @@ from holdfast import (
     Deferred,
     Done,
     Failed,
-    Failure,
     HoldfastError,
     InvalidInput,
     Job,
-    KindRetired,
-    LaneDraining,
     LeaseLost,
     NewJob,
     Outcome,
     Queue,
     Released,
 )
+from holdfast.errors import KindRetired, LaneDraining
+from holdfast.types import Failure
 from tests.support.assertions import failure_of
 from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock

@@ -15,15 +15,14 @@ from holdfast import (
     Done,
     Failed,
     InvalidInput,
-    KindRetired,
-    LaneDraining,
     LeaseLost,
     NewJob,
     Outcome,
     Queue,
     Released,
-    Settlement,
 )
+from holdfast.errors import KindRetired, LaneDraining
+from holdfast.types import Settlement
 from tests.support.claims import changed_job, claim_one, known
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness

@@ -20,7 +20,6 @@ from holdfast import (
     HoldfastError,
     InvalidInput,
     JobNotFound,
-    LaneDraining,
     LeaseLost,
     NewJob,
     Outcome,
@@ -29,6 +28,7 @@ from holdfast import (
     Transaction,
     WaitTimeout,
 )
+from holdfast.errors import LaneDraining
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness

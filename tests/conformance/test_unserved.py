@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import Queue, Unserved, WorkerInfo
+from holdfast import Queue
 from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.types import Unserved, WorkerInfo
 from tests.support.clock import ManualClock
 
 

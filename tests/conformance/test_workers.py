@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Queue, WorkerNotFound
+from holdfast import Queue
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo, WorkerRequest
+from holdfast.errors import WorkerNotFound
 from tests.support.clock import ManualClock
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Backoff, Conflict, InvalidInput, Job, NewJob, Now
+from holdfast import Backoff, Conflict, InvalidInput, Job, NewJob
 from holdfast.domain import limits, new_job, validation
 from holdfast.domain.job import STATES, JobRow, State
 from holdfast.domain.new_job import CheckedJob, OnDuplicate
+from holdfast.types import Now
 
 NOW = Now(1_700_000_000_000, 5_000)
 TIME = datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC)

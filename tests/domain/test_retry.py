@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import InvalidInput, OutcomeUnknown, StoreBusy
+from holdfast import InvalidInput, OutcomeUnknown
 from holdfast.domain.retry import RetryPolicy
+from holdfast.errors import StoreBusy
 
 
 def test_pauses_double_up_to_the_last_and_never_overflow() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Unserved, WorkerInfo
 from holdfast.domain import limits
 from holdfast.domain.serving import ReadyCount, unserved, unserved_findings, unserved_reason
+from holdfast.types import Unserved, WorkerInfo
 
 
 def worker(**changes: Any) -> WorkerInfo:

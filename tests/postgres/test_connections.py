@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import InvalidInput, Misconfigured, StoreBusy
+from holdfast import InvalidInput, Misconfigured
 from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.errors import StoreBusy
 from holdfast.storage.postgres import pool
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import ClaimOptions, Done, Failed, NewJob, OutcomeUnknown, Unavailable
+from holdfast import Done, Failed, NewJob, OutcomeUnknown, Unavailable
+from holdfast.types import ClaimOptions
 from tests.postgres.conftest import drop_schema
 from tests.postgres.insisting import Insisting
 from tests.support.job_states import all_events, claimed, nonzero

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Done, StoreFull
+from holdfast import Done
+from holdfast.errors import StoreFull
 from tests.support.filesystems import open_folder, small_disk
 from tests.support.postgres_server import Server
 

@@ -14,8 +14,8 @@ import pytest
 from psycopg import sql
 
 import holdfast
-from holdfast import SchemaMismatch
 from holdfast.domain.job import JobRow
+from holdfast.errors import SchemaMismatch
 from tests.chaos.processes import Child, say
 from tests.postgres.conftest import drop_schema
 from tests.support.postgres_server import Server
@@ -116,7 +116,7 @@ def test_a_role_that_may_use_the_tables_but_make_none_is_enough_once_the_schema_
 
 
 def test_a_server_that_is_too_old_or_not_there_is_told_as_such(server: Server) -> None:
-    with pytest.raises(holdfast.StoreUnreachable):
+    with pytest.raises(holdfast.errors.StoreUnreachable):
         holdfast.connect("postgresql://postgres@127.0.0.1:1/postgres", schema=SCHEMA).enqueue("mail")
     with pytest.raises(holdfast.HoldfastError):
         holdfast.connect(server.database_url("missing"), schema=SCHEMA).enqueue("mail")

@@ -143,7 +143,7 @@ def test_waiting_outlives_a_restart_of_the_server(
             ready.set()
             try:
                 return _wait(queue, job_id)
-            except holdfast.StoreUnreachable:
+            except holdfast.errors.StoreUnreachable:
                 continue  # it may say that the server is gone, and be asked again
 
     waiting = in_background(wait)

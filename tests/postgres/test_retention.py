@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Done, Pruned
+from holdfast import Done
+from holdfast.types import Pruned
 from tests.support.clock import ManualClock
 from tests.support.index_reads import entries_read, settled
 

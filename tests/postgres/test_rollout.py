@@ -9,7 +9,8 @@ import pytest
 from psycopg import sql
 
 import holdfast
-from holdfast import Done, SchemaMismatch
+from holdfast import Done
+from holdfast.errors import SchemaMismatch
 from holdfast.storage.postgres.migrate import migrations
 from tests.support.job_states import claimed
 

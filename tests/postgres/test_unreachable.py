@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, InvalidInput, StoreUnreachable
+from holdfast import HoldfastError, InvalidInput
+from holdfast.errors import StoreUnreachable
 from tests.support.postgres_server import database_url, free_port
 
 PASSWORD = "s3cret"

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy, StoreUnreachable
+from holdfast import Conflict, Done, NewJob
 from holdfast.client.connect import queue_on
+from holdfast.errors import KindRetired, StoreBusy, StoreUnreachable
 from holdfast.storage.postgres import transaction
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.threads import in_background, wait_until

@@ -20,6 +20,9 @@ FILES_OF_ENQUEUE_MAX = 21
 FILES_OF_A_JOB_MAX = 33
 """Enqueue, claim and settle together."""
 
+EXPORTS = {"holdfast", "holdfast.errors", "holdfast.types"}
+"""Lists of public names, which consist of imports."""
+
 SQL_FILES = sorted(PACKAGE.rglob("*.sql"))
 # A sentence: begins with a capital letter and ends with a full stop, possibly lines later.
 PURPOSE = re.compile(r"-- [A-Z].*?[.:]( |\n)", re.DOTALL)
@@ -58,7 +61,7 @@ def test_no_class_name_is_used_twice() -> None:
 
 
 def test_imports_are_a_small_share_of_the_source() -> None:
-    written = [module for module in modules() if not module.generated]
+    written = [module for module in modules() if not module.generated and module.name not in EXPORTS]
     lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in written)
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1

@@ -30,7 +30,7 @@ def test_an_error_is_exported_and_documented_with_its_code() -> None:
         code, advice = rows.get(error.__name__, ("", ""))
         return code == f"`{error.code}`" and bool(advice) and error.__name__ in (errors.__doc__ or "")
 
-    exported = {name: getattr(holdfast, name) for name in holdfast.__all__}
+    exported = {name: getattr(holdfast.errors, name) for name in holdfast.errors.__all__}
     assert_none(error for error in ERRORS if exported.get(error.__name__) is not error)
     assert_none(error for error in ERRORS if not documented(error))
 
@@ -62,11 +62,11 @@ def _undocumented(options: Iterable[str], page: str) -> list[str]:
 
 
 def test_an_option_of_enqueue_is_documented() -> None:
-    assert_none(_undocumented(holdfast.JobOptions.__annotations__, "concepts.md"))
+    assert_none(_undocumented(holdfast.types.JobOptions.__annotations__, "concepts.md"))
 
 
 def test_an_option_of_a_task_is_documented() -> None:
-    own = holdfast.TaskOptions.__annotations__.keys() - holdfast.JobOptions.__annotations__.keys()
+    own = holdfast.types.TaskOptions.__annotations__.keys() - holdfast.types.JobOptions.__annotations__.keys()
 
     assert_none(_undocumented(sorted(own), "tasks.md"))
 
@@ -82,11 +82,11 @@ def test_a_member_of_the_context_is_documented() -> None:
 
 
 def test_an_option_of_a_claim_is_documented() -> None:
-    assert_none(_undocumented(holdfast.ClaimOptions.__annotations__, "claiming.md"))
+    assert_none(_undocumented(holdfast.types.ClaimOptions.__annotations__, "claiming.md"))
 
 
 def test_the_page_of_claiming_names_no_option_that_does_not_exist() -> None:
-    assert table_rows(DOCS / "claiming.md").keys() == holdfast.ClaimOptions.__annotations__.keys()
+    assert table_rows(DOCS / "claiming.md").keys() == holdfast.types.ClaimOptions.__annotations__.keys()
 
 
 def test_every_state_is_documented() -> None:
@@ -108,16 +108,28 @@ def test_every_event_is_documented() -> None:
 
 def test_a_method_of_the_queue_occurs_in_the_docs() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    methods = [name for name, value in vars(holdfast.Queue).items() if callable(value) and name[0] != "_"]
+    queue = holdfast.connect(":memory:")
+    methods = [
+        f"{prefix}{name}"
+        for prefix, value in {"": queue, **_namespaces(queue)}.items()
+        for name in dir(value)
+        if name[0] != "_" and callable(getattr(value, name))
+    ]
 
-    assert_none(name for name in methods if not re.search(rf"(`|queue\.){name}\b", text))
+    assert len(methods) > 50
+    assert_none(name for name in methods if not re.search(rf"(`|queue\.){re.escape(name)}\b", text))
+
+
+def _namespaces(queue: holdfast.Queue) -> dict[str, object]:
+    return {"sessions.": queue.sessions, "lanes.": queue.lanes, "kinds.": queue.kinds, "admin.": queue.admin}
 
 
 def test_every_public_name_exists_and_has_a_docstring() -> None:
-    for name in holdfast.__all__:
-        value: Any = getattr(holdfast, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert value.__doc__, name
+    for module in (holdfast, holdfast.errors, holdfast.types):
+        for name in module.__all__:
+            value: Any = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                assert value.__doc__, name
 
 
 def _commands(command: click.Command, path: str) -> list[tuple[str, click.Command]]:

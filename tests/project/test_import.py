@@ -50,12 +50,12 @@ def test_every_public_name_is_in_the_module_that_type_checkers_use() -> None:
     declared = {
         alias.name: str(node.module).removeprefix("holdfast.")
         for node in for_checkers.body
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module != "holdfast"
         for alias in node.names
     }
 
     assert declared == holdfast._MODULES
-    assert sorted([*declared, "__version__"]) == holdfast.__all__
+    assert sorted([*declared, "__version__", "errors", "types"]) == holdfast.__all__
     assert set(holdfast.__all__) <= set(dir(holdfast))
     for name in declared:
         assert getattr(holdfast, name) is vars(sys.modules[f"holdfast.{declared[name]}"])[name]

@@ -11,17 +11,19 @@ from typing import is_typeddict
 import pytest
 
 import holdfast
-from holdfast import Job, NewJob, Now
+from holdfast import Job, NewJob
 from holdfast.domain import strict_json
 from holdfast.domain.job import JobRow
 from holdfast.domain.new_job import check_job, new_job
+from holdfast.types import Now
 from tests.project.sources import assert_none
 
 COLLECTIONS = {"EventPage", "JobPage", "TaskRegistry"}
 CLASSES = {
     name: value
-    for name in holdfast.__all__
-    if inspect.isclass(value := getattr(holdfast, name)) and not is_typeddict(value)
+    for module in (holdfast, holdfast.types)
+    for name in module.__all__
+    if inspect.isclass(value := getattr(module, name)) and not is_typeddict(value)
 }
 BEHAVIOUR = ("__iter__", "__len__", "__getitem__", "__contains__")
 ORDER = ("__lt__", "__le__", "__gt__", "__ge__")

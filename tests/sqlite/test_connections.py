@@ -14,7 +14,8 @@ import aiosqlite
 import pytest
 
 import holdfast
-from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured, StoreBusy
+from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
+from holdfast.errors import StoreBusy
 from holdfast.storage.sqlite import writer, writer_queue
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
@@ -422,7 +423,7 @@ class TestClosing:
 class TestWithoutMigrating:
     def test_a_missing_file_is_not_made(self, tmp_path: Path) -> None:
         path = tmp_path / "missing.db"
-        with pytest.raises(holdfast.StoreUnreachable, match="does not create"):
+        with pytest.raises(holdfast.errors.StoreUnreachable, match="does not create"):
             holdfast.connect(str(path), migrate=False).counts()
         assert not path.exists()
 
@@ -433,9 +434,9 @@ class TestWithoutMigrating:
         own.close()
         before = path.read_bytes()
         queue = holdfast.connect(str(path), migrate=False)
-        with pytest.raises(holdfast.SchemaMismatch, match="holdfast migrate"):
+        with pytest.raises(holdfast.errors.SchemaMismatch, match="holdfast migrate"):
             queue.counts()
-        with pytest.raises(holdfast.SchemaMismatch, match="holdfast migrate"):
+        with pytest.raises(holdfast.errors.SchemaMismatch, match="holdfast migrate"):
             queue.enqueue("mail")
         assert path.read_bytes() == before
 

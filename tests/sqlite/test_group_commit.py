@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Conflict, Done, HoldfastError, LeaseLost, OutcomeUnknown, StoreFull
+from holdfast import Conflict, Done, HoldfastError, LeaseLost, OutcomeUnknown
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.domain.new_job import check_job
+from holdfast.errors import StoreFull
 from holdfast.operations.enqueue import enqueue_jobs
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import lane_topic

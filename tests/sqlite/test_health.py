@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Finding
 from holdfast.client.connect import queue_on
 from holdfast.storage.sqlite import connection, health
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.types import Finding
 from tests.support.clock import ManualClock
 
 
@@ -63,7 +63,7 @@ def test_a_network_file_system_is_a_problem(path: str, tmp_path: Path, monkeypat
     report = queue.admin.report()
     assert not report.healthy
     assert findings(queue)["file system"].status == "problem"
-    with pytest.raises(holdfast.UnsupportedStore, match="nfs4"):
+    with pytest.raises(holdfast.errors.UnsupportedStore, match="nfs4"):
         holdfast.connect(path).counts()
 
 
@@ -98,6 +98,6 @@ def _file_finding(path: str) -> str:
     """Return the finding about the file, whether or not its other checks still work."""
     try:
         findings = holdfast.connect(path).admin.report().findings
-    except holdfast.StoreDamaged as damage:
+    except holdfast.errors.StoreDamaged as damage:
         return str(damage)
     return " ".join(finding.remedy for finding in findings if finding.name == "file")

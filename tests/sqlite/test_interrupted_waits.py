@@ -14,8 +14,9 @@ from typing import TypeAlias
 import pytest
 
 import holdfast
-from holdfast import Queue, StoreBusy
+from holdfast import Queue
 from holdfast.client.connect import async_queue_on
+from holdfast.errors import StoreBusy
 from holdfast.storage.sqlite import connection as connection_module
 from tests.chaos.threads import in_background, wait_until
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import StoreBusy
+from holdfast.errors import StoreBusy
 from holdfast.storage.sqlite import writer
 from holdfast.storage.sqlite.lock_file import LockFile
 from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
@@ -354,7 +354,9 @@ class TestPermissions:
             queue.migrate()
         Path(f"{path}-holdfast").unlink()
         Path(f"{path}-holdfast").symlink_to("elsewhere")
-        with pytest.raises(holdfast.StoreUnreachable, match=r"the lock file cannot be opened .*jobs\.db-holdfast"):
+        with pytest.raises(
+            holdfast.errors.StoreUnreachable, match=r"the lock file cannot be opened .*jobs\.db-holdfast"
+        ):
             holdfast.connect(path).enqueue("mail")
 
 
@@ -372,7 +374,7 @@ def _visit_as(user: int, group: int, path: str) -> int:
             try:
                 descriptor = os.open(f"{path}-holdfast", os.O_RDONLY)
             except OSError as error:
-                with pytest.raises((holdfast.ReadOnlyStore, holdfast.StoreUnreachable)):
+                with pytest.raises((holdfast.errors.ReadOnlyStore, holdfast.errors.StoreUnreachable)):
                     holdfast.connect(path).enqueue("mail")
                 os._exit(error.errno or 1)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

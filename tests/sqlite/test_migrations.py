@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import SchemaMismatch
 from holdfast.domain.job import JobRow
+from holdfast.errors import SchemaMismatch
 from holdfast.storage.migrations import Migration
 from holdfast.storage.sqlite import migrate
 from holdfast.storage.sqlite.migrate import migrations
@@ -127,7 +127,7 @@ def test_a_file_that_is_not_a_database_is_called_so_and_left_alone(path: Path, c
     path.write_bytes(content)
     queue = holdfast.connect(path)
     for use in (queue.counts, queue.claim, lambda: queue.wait("x", timeout=1), lambda: queue.enqueue("work")):
-        with pytest.raises(holdfast.UnsupportedStore, match="is not a SQLite database"):
+        with pytest.raises(holdfast.errors.UnsupportedStore, match="is not a SQLite database"):
             use()
     queue.close()
     assert path.read_bytes() == content
@@ -143,12 +143,14 @@ def test_a_file_in_utf_16_is_refused_and_left_alone(path: Path, encoding: str) -
     before = path.read_bytes()
     queue = holdfast.connect(path)
     for use in (queue.counts, lambda: queue.enqueue("work")):
-        with pytest.raises(holdfast.UnsupportedStore, match=f"encoded in {encoding}, and Holdfast needs UTF-8"):
+        with pytest.raises(
+            holdfast.errors.UnsupportedStore, match=f"encoded in {encoding}, and Holdfast needs UTF-8"
+        ):
             use()
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.StoreUnreachable, match="missing' does not exist"):
+    with pytest.raises(holdfast.errors.StoreUnreachable, match="missing' does not exist"):
         holdfast.connect(str(tmp_path / "missing" / "jobs.db")).enqueue("work")

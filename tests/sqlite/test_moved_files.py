@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import StoreUnreachable
 from holdfast.client.connect import queue_on
+from holdfast.errors import StoreUnreachable
 from holdfast.storage.sqlite.store import SqliteStore
 
 MOVED = "was deleted, moved or replaced"

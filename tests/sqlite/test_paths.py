@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import InvalidInput, StoreUnreachable, UnsupportedStore
+from holdfast import InvalidInput
 from holdfast.client.connect import queue_on, store_at
+from holdfast.errors import StoreUnreachable, UnsupportedStore
 from holdfast.storage.sqlite import health
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncEnqueued, Attempt, Enqueued, Failure, InvalidInput, Job, Queue
+from holdfast import AsyncEnqueued, Enqueued, InvalidInput, Job, Queue
+from holdfast.types import Attempt, Failure
 from tests.support.stores import statements_of
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, Unpack
 
 import holdfast
-from holdfast import Attempt, Claim, ClaimOptions, Event, Job, Queue
+from holdfast import Claim, Job, Queue
 from holdfast.domain.job import row_of
+from holdfast.types import Attempt, ClaimOptions, Event
 
 
 def claim_one(queue: Queue, **options: Unpack[ClaimOptions]) -> Claim:
@@ -47,7 +48,7 @@ class StoredJob(NamedTuple):
 
     job: Job
     attempts: list[Attempt]
-    artifacts: list[holdfast.ArtifactInfo]
+    artifacts: list[holdfast.types.ArtifactInfo]
     events: tuple[Event, ...]
     counts: dict[str, int]
 

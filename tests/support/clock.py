@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast import Now, testing
+from holdfast import testing
 from holdfast.domain.validation import datetime_of
+from holdfast.types import Now
 
 START_MS = 1_700_000_000_000
 

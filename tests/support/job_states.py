@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal, TypeAlias, Unpack
 
-from holdfast import Claim, ClaimOptions, Done, Event, Failed, Job, JobOptions, Outcome, Queue, Transaction
+from holdfast import Claim, Done, Failed, Job, Outcome, Queue, Transaction
+from holdfast.types import ClaimOptions, Event, JobOptions
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
 

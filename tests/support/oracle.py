@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from holdfast import ClaimOptions, Job
+from holdfast import Job
 from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, claim_key, level_of
 from holdfast.domain.validation import milliseconds_of
+from holdfast.types import ClaimOptions
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
 Scope: TypeAlias = tuple[Subscription, int, int, Preference]

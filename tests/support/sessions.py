@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from holdfast import AnySessionOptions, CheckpointOptions, Job, Queue, SessionClaim, SessionClaimOptions
+from holdfast import Job, Queue, SessionClaim
+from holdfast.types import AnySessionOptions, CheckpointOptions, SessionClaimOptions
 
 SESSION = "chat-42"
 

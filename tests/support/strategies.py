@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released, Settlement
+from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released
 from holdfast.domain.job import row_of
+from holdfast.types import Settlement
 from tests.support.claims import changed_job
 from tests.support.model import ModelJob, RefusalError, Request
 

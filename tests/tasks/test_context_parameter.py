@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Optional
 
 import pytest
 
-from holdfast import Context, ContextTask, InvalidInput, SessionContext, Task, Tasks
+from holdfast import Context, InvalidInput, SessionContext, Tasks
+from holdfast.types import ContextTask, Task
 
 
 def _second(picture: str, context: Context) -> None: ...

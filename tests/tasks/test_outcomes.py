@@ -26,16 +26,16 @@ from holdfast import (
     LeaseLost,
     NewJob,
     Outcome,
-    Policy,
     Queue,
     Released,
     Retry,
-    StoreBusy,
 )
 from holdfast.domain import limits
 from holdfast.domain.outcomes import check_outcome
+from holdfast.errors import StoreBusy
 from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.outcomes import outcome_of
+from holdfast.types import Policy
 from tests.tasks.attempts import running
 from tests.tasks.models import Note, Order, Point
 

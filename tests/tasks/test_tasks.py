@@ -17,25 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import (
-    AsyncContextTask,
-    AsyncTask,
-    AsyncTasks,
-    Backoff,
-    Conflict,
-    Context,
-    ContextTask,
-    InvalidInput,
-    Misconfigured,
-    NewJob,
-    Policy,
-    Queue,
-    Task,
-    Tasks,
-    UnknownKind,
-)
+from holdfast import AsyncTasks, Backoff, Conflict, Context, InvalidInput, Misconfigured, NewJob, Queue, Tasks
 from holdfast.domain import limits
 from holdfast.domain.sessions import SESSION_OPTIONS
+from holdfast.errors import UnknownKind
+from holdfast.types import AsyncContextTask, AsyncTask, ContextTask, Policy, Task
 from tests.support.assertions import refused
 from tests.support.stores import Harness
 from tests.tasks.models import Point
@@ -192,7 +178,7 @@ def test_using_changes_options_for_one_call_and_leaves_the_task(queue: Queue) ->
 
 
 @pytest.mark.validation
-@pytest.mark.parametrize("option", holdfast.JobOptions.__annotations__)
+@pytest.mark.parametrize("option", holdfast.types.JobOptions.__annotations__)
 def test_every_option_of_enqueue_reaches_the_check_of_the_job(queue: Queue, option: str) -> None:
     # Some options require a dedupe key, and some cannot be combined with one.
     key = {} if option in SESSION_OPTIONS else {"dedupe_key": "k"}

@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast import Context, Defer, Misconfigured, RunningJob, Worker, WorkerStatus, telemetry
+from holdfast import Context, Defer, Misconfigured, Worker, telemetry
 from holdfast.telemetry.metric_definitions import METRICS
 from holdfast.telemetry.store_metrics import StoreCollector, next_read_at
 from holdfast.telemetry.worker_metrics import Metrics
+from holdfast.types import RunningJob, WorkerStatus
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import holdfast
-from holdfast import LeaseLost, Now
+from holdfast import LeaseLost
 from holdfast.testing import ManualClock
+from holdfast.types import Now
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -180,7 +180,7 @@ def test_an_outcome_that_the_store_refuses_is_raised_and_fails_the_job(queue: ho
         context.follow_up(NewJob("more", lane="closed"))
 
     enqueued = task.enqueue()
-    with pytest.raises(holdfast.LaneDraining):
+    with pytest.raises(holdfast.errors.LaneDraining):
         drain(queue)
 
     assert failure_of(queue.get(enqueued.id)).reason == "lane_draining"
@@ -332,7 +332,7 @@ def test_one_job_that_has_ended_or_is_held_or_paused_is_not_run(queue: holdfast.
 
 
 def test_a_kind_without_a_task_is_refused_before_it_is_enqueued(queue: holdfast.Queue) -> None:
-    with pytest.raises(holdfast.UnknownKind):
+    with pytest.raises(holdfast.errors.UnknownKind):
         run_job(queue, NewJob("unknown"))
 
     assert queue.counts() == {}

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from holdfast import NewJob, Queue, StoreUnreachable, Tasks
+from holdfast import NewJob, Queue, Tasks
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo
+from holdfast.errors import StoreUnreachable
 from holdfast.worker import maintenance as maintenance_module
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Context, StoreUnreachable
+from holdfast import Context
 from holdfast.domain.retry import RetryPolicy
+from holdfast.errors import StoreUnreachable
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.processes import stop

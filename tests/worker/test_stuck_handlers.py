@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from holdfast import Backoff, HandlersStuck, Queue
+from holdfast import Backoff, Queue
+from holdfast.errors import HandlersStuck
 from holdfast.worker import stuck_handlers as stuck_module
 from holdfast.worker.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS

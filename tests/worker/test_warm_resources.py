@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, HandlersStuck, InvalidInput, NewJob, Queue, WarmResources
+from holdfast import Backoff, Context, InvalidInput, NewJob, Queue, WarmResources
+from holdfast.errors import HandlersStuck
 from holdfast.worker.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until

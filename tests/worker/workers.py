@@ -10,8 +10,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from holdfast import Job, Now, OutcomeUnknown, Queue, StoreUnreachable
+from holdfast import Job, OutcomeUnknown, Queue
 from holdfast.client.connect import queue_on
+from holdfast.errors import StoreUnreachable
+from holdfast.types import Now
 from holdfast.worker.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until

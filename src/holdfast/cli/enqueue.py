@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from holdfast import Enqueued, Kind
+from holdfast import Enqueued
 from holdfast.cli import bulk, json_view, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
+from holdfast.types import Kind
 
 EPILOG = """
 PAYLOAD is JSON; @FILE reads it from a file, - from standard input.

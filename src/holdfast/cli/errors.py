@@ -10,28 +10,22 @@ from typing import Final, NamedTuple
 import click
 from rich.text import Text
 
-from holdfast import (
+from holdfast import Conflict, HoldfastError, JobNotFound, OutcomeUnknown, Refused, Unavailable, WaitTimeout
+from holdfast.cli.console import console
+from holdfast.cli.formatting import clean
+from holdfast.domain.masking import mask_url
+from holdfast.errors import (
     ArtifactNotFound,
-    Conflict,
     EventsPruned,
     HandlersStuck,
-    HoldfastError,
-    JobNotFound,
     KindRetired,
     LaneDraining,
-    OutcomeUnknown,
-    Refused,
     SchemaMismatch,
     StoreBusy,
     StoreDamaged,
     StoreFull,
-    Unavailable,
-    WaitTimeout,
     WorkerNotFound,
 )
-from holdfast.cli.console import console
-from holdfast.cli.formatting import clean
-from holdfast.domain.masking import mask_url
 
 OK = 0
 REFUSED = 1

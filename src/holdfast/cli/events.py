@@ -10,12 +10,13 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Event, EventPage, Queue
+from holdfast import Queue
 from holdfast.cli import formatting, json_view
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import STATE_STYLES
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.validation import datetime_of
+from holdfast.types import Event, EventPage
 
 _PAGE = 1_000
 _LIMIT = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from holdfast import Failure
+from holdfast.types import Failure
 
 # Characters that move a terminal's cursor, change its title, end a line, or reverse or hide text: Unicode's control,
 # format, line and paragraph characters and surrogates, except the two that join letters and emoji (U+200C, U+200D)

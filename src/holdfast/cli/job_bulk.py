@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast import CancelReport, Queue, Requeued, Tally
+from holdfast import Queue
 from holdfast.cli import formatting, json_view
 from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.types import CancelReport, Requeued, Tally
 
 _PAGE = 1_000
 

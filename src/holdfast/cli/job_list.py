@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast import Job, JobPage
+from holdfast import Job
 from holdfast.cli import formatting
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.types import JobPage
 
 
 def draw(terminal: Terminal, page: JobPage) -> None:

@@ -14,13 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Artifact, ArtifactInfo, Attempt, Failure, Job, SessionEntry
+from holdfast import Artifact, Job
 from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import row_of
 from holdfast.domain.serving import UnservedReason, reason_text
+from holdfast.types import ArtifactInfo, Attempt, Failure, SessionEntry
 
 
 def draw(

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from holdfast import CancelReport, HoldfastError, Job, JobNotFound, Queue, Refused, Requeued, Skipped
+from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused
 from holdfast.cli import errors, formatting, job_bulk, job_list, job_show, json_view, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import F, Group, destructive, pass_terminal
@@ -17,6 +17,7 @@ from holdfast.domain import limits
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, STATES
 from holdfast.domain.serving import UnservedReason, unserved_reason
+from holdfast.types import CancelReport, Requeued, Skipped
 
 FAILURE_CLASSES = get_args(FailureClass)
 # The limit of one call of `Queue.admin.requeue_many`.

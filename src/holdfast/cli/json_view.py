@@ -6,16 +6,16 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from holdfast import (
+from holdfast import Backoff, Enqueued, Job
+from holdfast.domain.job import row_of
+from holdfast.domain.validation import milliseconds_of
+from holdfast.types import (
     ArtifactInfo,
     Attempt,
-    Backoff,
     CancelReport,
-    Enqueued,
     Event,
     Failure,
     Finding,
-    Job,
     Kind,
     Lane,
     Pruned,
@@ -25,8 +25,6 @@ from holdfast import (
     WorkerInfo,
     WorkerStatus,
 )
-from holdfast.domain.job import row_of
-from holdfast.domain.validation import milliseconds_of
 
 Document: TypeAlias = dict[str, Any]
 

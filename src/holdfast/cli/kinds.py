@@ -7,12 +7,12 @@ from datetime import datetime
 
 import click
 
-from holdfast import Kind
 from holdfast.cli import formatting, json_view
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import WAITING
+from holdfast.types import Kind
 
 
 @click.group(

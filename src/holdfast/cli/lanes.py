@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from holdfast import Lane
 from holdfast.cli import formatting, json_view
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, STATES
+from holdfast.types import Lane
 
 
 @click.group(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from holdfast import Pruned
 from holdfast.cli import formatting, json_view, params
 from holdfast.cli.options import Command, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, State
+from holdfast.types import Pruned
 
 
 @click.command(

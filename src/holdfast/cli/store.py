@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from holdfast import Finding
 from holdfast.cli import errors, json_view
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.types import Finding
 
 
 @click.command(

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Tally
 from holdfast.cli.formatting import clean
 from holdfast.domain.job import STATES
+from holdfast.types import Tally
 
 STATE_STYLES = {
     "scheduled": "blue",

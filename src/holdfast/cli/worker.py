@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast import ClaimOptions, HoldfastError, WarmResources, Worker, telemetry
+from holdfast import HoldfastError, WarmResources, Worker, telemetry
 from holdfast.cli import params, worker_logs, worker_processes, worker_report
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
@@ -19,6 +19,7 @@ from holdfast.cli.worker_target import AnyQueue, find_function, find_queue
 from holdfast.client import ids
 from holdfast.domain import limits
 from holdfast.telemetry import HOST_DEFAULT
+from holdfast.types import ClaimOptions
 from holdfast.worker.supervisor import end_with_parent
 from holdfast.worker.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast import WorkerStatus
 from holdfast.cli import errors, formatting, worker_report
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import RECORD, About
 from holdfast.client import ids
+from holdfast.types import WorkerStatus
 from holdfast.worker.status import FailedAttempt, RunningJob
 from holdfast.worker.supervisor import WorkerProcesses
 

@@ -20,11 +20,11 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast import FailedAttempt, RunningJob, WorkerStatus
 from holdfast.cli import formatting, json_view, worker_output
 from holdfast.cli.console import console
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.types import FailedAttempt, RunningJob, WorkerStatus
 
 GetStatus: TypeAlias = Callable[[], WorkerStatus]
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast import WorkerInfo, WorkerNotFound
 from holdfast.cli import formatting, json_view
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Group, destructive, pass_terminal
@@ -16,6 +15,8 @@ from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
 from holdfast.domain.results import WorkerRequest
+from holdfast.errors import WorkerNotFound
+from holdfast.types import WorkerInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 class HoldfastError(Exception):
     """The base class of all errors that Holdfast raises on purpose. Credentials in the message are masked."""
 
+    __module__ = "holdfast.errors"
     code: ClassVar[str] = "holdfast_error"
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            # Tracebacks show the name under which programs import the class.
+            cls.__module__ = "holdfast.errors"
 
     def __init__(self, message: str = "") -> None:
         super().__init__(mask_url(message))

@@ -81,7 +81,7 @@ def complaints(path: str, history: History) -> list[str]:
             *_inconsistent(queue, jobs),
             *_stuck(queue, jobs),
         ]
-    except (holdfast.StoreDamaged, holdfast.UnsupportedStore, sqlite3.DatabaseError) as error:
+    except (holdfast.errors.StoreDamaged, holdfast.errors.UnsupportedStore, sqlite3.DatabaseError) as error:
         return [f"unsound: {error}"]
     finally:
         queue.close()
@@ -141,8 +141,8 @@ def _inconsistent(queue: holdfast.Queue, jobs: dict[str, holdfast.Job]) -> list[
     return wrong + [f"inconsistent: {count} unfinished jobs for {key}" for key, count in keys.items() if count > 1]
 
 
-def _all_events(queue: holdfast.Queue) -> list[holdfast.Event]:
-    found: list[holdfast.Event] = []
+def _all_events(queue: holdfast.Queue) -> list[holdfast.types.Event]:
+    found: list[holdfast.types.Event] = []
     page = queue.events(limit=1000)
     while page.events:
         found += page.events

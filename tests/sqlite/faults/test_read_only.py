@@ -94,7 +94,10 @@ class TestNetworkFileSystems:
         shared.mkdir()
         _mounts(tmp_path, monkeypatch, kind, str(shared))
         for use in (holdfast.Queue.counts, holdfast.Queue.migrate):
-            with pytest.raises(holdfast.UnsupportedStore, match=kind), holdfast.connect(f"{shared}/a.db") as queue:
+            with (
+                pytest.raises(holdfast.errors.UnsupportedStore, match=kind),
+                holdfast.connect(f"{shared}/a.db") as queue,
+            ):
                 use(queue)
         assert list(shared.iterdir()) == []
 
@@ -111,14 +114,14 @@ class TestNetworkFileSystems:
         shared = tmp_path / "gemeinsam für alle"
         shared.mkdir()
         _mounts(tmp_path, monkeypatch, "nfs4", str(shared))
-        with pytest.raises(holdfast.UnsupportedStore, match="nfs4"):
+        with pytest.raises(holdfast.errors.UnsupportedStore, match="nfs4"):
             holdfast.connect(shared / "a.db").migrate()
 
     def test_a_link_to_a_file_on_a_network_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()
         _mounts(tmp_path, monkeypatch, "nfs4", str(tmp_path / "shared"))
         (tmp_path / "jobs.db").symlink_to(tmp_path / "shared" / "jobs.db")
-        with pytest.raises(holdfast.UnsupportedStore, match="nfs4"):
+        with pytest.raises(holdfast.errors.UnsupportedStore, match="nfs4"):
             holdfast.connect(str(tmp_path / "jobs.db")).enqueue("mail")
 
     def test_a_file_on_a_network_is_used_at_the_callers_own_risk(

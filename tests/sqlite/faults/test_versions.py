@@ -130,7 +130,7 @@ def test_a_version_that_is_too_old_is_refused_and_changes_nothing(
         }
     assert path.read_bytes() == before
     for use in (holdfast.Queue.counts, lambda queue: queue.enqueue("mail")):
-        with pytest.raises(holdfast.SchemaMismatch, match=r"9\.1\.0"), holdfast.connect(str(path)) as queue:
+        with pytest.raises(holdfast.errors.SchemaMismatch, match=r"9\.1\.0"), holdfast.connect(str(path)) as queue:
             use(queue)
     assert _run(breaking, path, "again", 5)["error"] is None
 

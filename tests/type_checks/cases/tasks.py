@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import holdfast
-from holdfast import AsyncEnqueued, Context, ContextTask, Enqueued, NewJob, Task, Tasks
+from holdfast import AsyncEnqueued, Context, Enqueued, NewJob, Tasks
+from holdfast.types import ContextTask, Task
 
 queue = holdfast.connect(":memory:")
 tasks = Tasks()

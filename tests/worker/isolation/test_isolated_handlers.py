@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Attempt, Backoff, Queue
+from holdfast import Backoff, Queue
 from holdfast.domain.job import row_of
+from holdfast.types import Attempt
 from tests.chaos.threads import wait_until
 from tests.worker.isolation import handlers
 from tests.worker.isolation.workers import LEASE_SECONDS

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast import Attempt, Event, Job, Queue
+from holdfast import Job, Queue
 from holdfast.cli.demo.processes import Refusal
 from holdfast.cli.demo.story import Victim
+from holdfast.types import Attempt, Event
 
 _TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))
 

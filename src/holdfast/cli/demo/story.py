@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from holdfast import Event, Job, NewJob, Queue
+from holdfast import Job, NewJob, Queue
 from holdfast.cli.demo.plan import CHAT, Pace, Plan
 from holdfast.cli.demo.processes import DemoWorkers, Refusal, still_holds
 from holdfast.cli.demo.worker import RECEIPTS_TABLE
+from holdfast.types import Event
 
 Tone = Literal["plain", "good", "warning", "bad", "fence", "act"]
 

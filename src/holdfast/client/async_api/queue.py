@@ -267,12 +267,12 @@ class AsyncTransaction(AsyncJobMethods):
     """
 
     def __init__(
-        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] = lambda: False
+        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] | None = None
     ) -> None:
         super().__init__(state, joined)
         self._joined = joined
         self._is_open = is_open
-        """Returns whether it is known to be open; the end of a caller's own transaction is unknown."""
+        """Returns whether it is open; None for a caller's own transaction, whose end is unknown."""
         self.sessions = AsyncTurns(self)
         """Settles and extends turns of sessions."""
 
@@ -285,7 +285,7 @@ class AsyncTransaction(AsyncJobMethods):
         return await self._joined.execute_async(sql, validate_calls.params(params))
 
     async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
-        if self._is_open():
+        if self._is_open is not None and self._is_open():
             raise Conflict(
                 f"job {job_id!r} was enqueued in a transaction that is still open, and no worker sees it before the"
                 " commit; call result() after the transaction",

@@ -266,12 +266,12 @@ class Transaction(JobMethods):
     """
 
     def __init__(
-        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] = lambda: False
+        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] | None = None
     ) -> None:
         super().__init__(state, joined)
         self._joined = joined
         self._is_open = is_open
-        """Returns whether it is known to be open; the end of a caller's own transaction is unknown."""
+        """Returns whether it is open; None for a caller's own transaction, whose end is unknown."""
         self.sessions = Turns(self)
         """Settles and extends turns of sessions."""
 
@@ -284,7 +284,7 @@ class Transaction(JobMethods):
         return self._joined.execute(sql, validate_calls.params(params))
 
     def _wait_committed(self, job_id: str, timeout: Duration) -> Job:
-        if self._is_open():
+        if self._is_open is not None and self._is_open():
             raise Conflict(
                 f"job {job_id!r} was enqueued in a transaction that is still open, and no worker sees it before the"
                 " commit; call result() after the transaction",
