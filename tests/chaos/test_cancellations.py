@@ -14,7 +14,7 @@ from tests.chaos.test_writers import all_jobs
 
 pytestmark = pytest.mark.slow("hundreds of tasks are cancelled at random times")
 
-TASKS = 1500
+TASKS = 500
 
 
 class CancelledTasks:

@@ -24,7 +24,7 @@ def wait_until(come: Callable[[], bool]) -> None:
     while not come():
         assert time.monotonic() < patience, "the condition did not become true"
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        pause = min(pause * 1.5, 0.05)
 
 
 def registered(queue: Queue) -> WorkerInfo:

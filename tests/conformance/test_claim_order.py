@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ TENANTS = ["ada", "max", "zoe"]
 LANES = ["default", "side", "strict"]
 AFFINITIES = [None, "llama", "qwen"]
 CAPABILITIES: list[list[str]] = [[], ["gpu"], ["gpu", "net"]]
+
+
+def _seeds(usual: int) -> list[Any]:
+    """Return the seeds of random tests: *usual* ones in every run, more in long runs."""
+    return [*range(usual), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(usual, 5))]
 
 
 def random_options(chance: random.Random) -> JobOptions:
@@ -68,7 +74,7 @@ def oracle(queue: Queue) -> Oracle:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 7, 100])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", _seeds(1))
 def test_any_mixture_of_claims_takes_the_jobs_in_the_total_order(
     queue: Queue, clock: ManualClock, oracle: Oracle, limit: int, seed: int
 ) -> None:
@@ -80,7 +86,7 @@ def test_any_mixture_of_claims_takes_the_jobs_in_the_total_order(
             assert claim_ids(queue, limit, **options) == oracle.claim(limit, options), options
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", _seeds(2))
 def test_one_subscription_that_changes_its_batch_size_takes_everything_in_the_total_order(
     queue: Queue, clock: ManualClock, oracle: Oracle, seed: int
 ) -> None:

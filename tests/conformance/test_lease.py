@@ -123,21 +123,19 @@ STALE = [
 ]
 
 
-@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("become_stale", STALE, ids=lambda how: how.__name__)
 def test_a_stale_holder_is_refused_and_changes_nothing(
-    queue: Queue,
-    clock: ManualClock,
-    become_stale: Callable[[Queue, ManualClock, Claim], Claim],
-    write: str,
+    queue: Queue, clock: ManualClock, become_stale: Callable[[Queue, ManualClock, Claim], Claim]
 ) -> None:
     enqueued = queue.enqueue("mail", events="all", max_attempts=3)
     stale = become_stale(queue, clock, claim_one(queue, lease=LEASE))
     before = known(queue, enqueued.id)
-    with pytest.raises(LeaseLost) as lost:
-        WRITES[write](queue, stale)
-    assert (lost.value.job_id, lost.value.epoch) == (enqueued.id, stale.epoch)
-    assert known(queue, enqueued.id) == before
+    # A refused write changes nothing, so the next one meets the same state.
+    for name, write in WRITES.items():
+        with pytest.raises(LeaseLost) as lost:
+            write(queue, stale)
+        assert (lost.value.job_id, lost.value.epoch) == (enqueued.id, stale.epoch), name
+        assert known(queue, enqueued.id) == before, name
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -63,10 +63,11 @@ def _run_many(queue: Queue, count: int) -> None:
             wait_finished(queue, each.id)
 
 
-def _leaks_nothing(queue: Queue, jobs: int, memory_bytes_more: int) -> None:
+def _leaks_nothing(queue: Queue, jobs: int, recycle_after: int, memory_bytes_more: int) -> None:
     ours = os.getpid()
-    with running_worker(queue, concurrency=4, recycle_after=150):
-        _run_many(queue, min(1_000, jobs))
+    first = min(1_000, jobs)
+    with running_worker(queue, concurrency=4, recycle_after=recycle_after):
+        _run_many(queue, first)
         files, memory, threads = open_files(ours), memory_bytes(ours), threading.active_count()
         _run_many(queue, jobs)
         left = isolated(ours)
@@ -77,18 +78,18 @@ def _leaks_nothing(queue: Queue, jobs: int, memory_bytes_more: int) -> None:
         assert memory_bytes(ours) - memory < memory_bytes_more
     counts = queue.counts()
     assert set(counts) <= {"done", "failed"}
-    assert counts["failed"] == (jobs + min(1_000, jobs)) // 100
+    assert counts["failed"] == (jobs + first) // 100
     wait_until(lambda: not isolated(ours))
 
 
 @pytest.mark.slow("handlers run in processes of their own")
-def test_a_thousand_jobs_leak_nothing(queue: Queue) -> None:
-    _leaks_nothing(queue, 1_000, 32 << 20)
+def test_hundreds_of_jobs_and_dozens_of_processes_leak_nothing(queue: Queue) -> None:
+    _leaks_nothing(queue, 300, 15, 32 << 20)
 
 
 @pytest.mark.long
 def test_ten_thousand_jobs_leak_nothing(queue: Queue) -> None:
-    _leaks_nothing(queue, 10_000, 64 << 20)
+    _leaks_nothing(queue, 10_000, 150, 64 << 20)
 
 
 def test_a_process_that_has_grown_is_replaced(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
