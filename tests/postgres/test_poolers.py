@@ -106,11 +106,11 @@ def test_no_two_connections_give_a_prepared_statement_the_same_name(server: Serv
             return {name for (name,) in transaction.execute("select name from pg_prepared_statements")}
 
     async def names_async() -> set[str]:
-        async with holdfast.connect_async(server.url, schema=SCHEMAS[0]) as queue:
-            async with queue.transaction() as transaction:
-                for _ in range(10):
-                    await transaction.enqueue("mail")
-                return {name for (name,) in await transaction.execute("select name from pg_prepared_statements")}
+        queue = holdfast.connect_async(server.url, schema=SCHEMAS[0])
+        async with queue, queue.transaction() as transaction:
+            for _ in range(10):
+                await transaction.enqueue("mail")
+            return {name for (name,) in await transaction.execute("select name from pg_prepared_statements")}
 
     with (
         holdfast.connect(server.url, schema=SCHEMAS[0]) as one,

@@ -8,7 +8,11 @@ so, because a transaction is open, its file is unusable in the child, which gets
 
 from __future__ import annotations
 
+# Imported for its fork handlers. Handlers run after a fork in the order of their registration: those of the thread
+# pools release a lock without which the writer cannot start a thread in `_in_parent`.
+import concurrent.futures.thread  # noqa: F401
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -33,6 +37,9 @@ class Suspendable(Protocol):
 
 
 _stores: weakref.WeakSet[Suspendable] = weakref.WeakSet()
+# Held from before a fork until after it: a store is suspended by one thread at a time.
+_forking = threading.Lock()
+_this_thread = threading.local()
 _suspended: list[tuple[Suspendable, bool]] = []
 _unusable: set[str] = set()
 
@@ -52,14 +59,20 @@ def refuse_unusable(path: str) -> None:
 
 
 def _before() -> None:
+    _this_thread.forks = False
+    _forking.acquire()
+    _this_thread.forks = True
     _suspended.extend((store, store.suspend()) for store in list(_stores))
 
 
 def _in_parent() -> None:
+    if not _this_thread.forks:
+        return  # interrupted while another thread forked
     for store, suspended in _suspended:
         if suspended:
             store.resume()
     _suspended.clear()
+    _forking.release()
 
 
 def _in_child() -> None:
@@ -67,6 +80,8 @@ def _in_child() -> None:
         if not suspended:
             _unusable.add(store.path)
     _suspended.clear()
+    if _this_thread.forks:
+        _forking.release()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,104 @@
+"""Forks while other threads and tasks use the store: the parent and the child both go on.
+
+Each test runs in a new interpreter, because the order in which modules are imported is the order of fork handlers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import environment
+
+PATIENCE_SECONDS = 60
+# Handlers run before a fork in the reverse order of their registration: this one, after the store was suspended.
+_BEGINNING = """
+import os, threading, time
+during_fork = lambda: None
+os.register_at_fork(before=lambda: during_fork())
+import asyncio
+import holdfast
+from holdfast.client.connect import async_queue_on
+
+queue = holdfast.connect("jobs.db")
+queue.enqueue("mail", job_id="first")
+waiting = queue.store._writer._queue
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        try:
+            queue.enqueue("mail")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def run(folder: Path, script: str) -> str:
+    """Run *script* after the common beginning; return its output."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _BEGINNING + script],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow("starts an interpreter")
+def test_a_task_that_is_queued_during_a_fork_runs_after_it(tmp_path: Path) -> None:
+    output = run(
+        tmp_path,
+        """
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+awaited = async_queue_on(queue.store)
+calls = []
+
+def during_fork():
+    calls.append(asyncio.run_coroutine_threadsafe(awaited.enqueue("mail"), loop))
+    while not waiting.queue:
+        time.sleep(0.001)
+
+print(fork(), calls[0].result(30).created, queue.counts(), flush=True)
+os._exit(0)  # if it failed, a thread would keep the process
+""",
+    )
+
+    assert output == "0 True {'ready': 3}\n"
+
+
+@pytest.mark.slow("starts an interpreter")
+def test_two_threads_fork_at_the_same_time(tmp_path: Path) -> None:
+    output = run(
+        tmp_path,
+        """
+codes = []
+second = threading.Thread(target=lambda: codes.append(fork()))
+
+def during_fork():
+    global during_fork
+    during_fork = lambda: None
+    second.start()
+    # Until the second thread is about to suspend the store, if it does not wait for this fork.
+    deadline = time.monotonic() + 0.3
+    while not waiting.queue and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+codes.append(fork())
+second.join()
+queue.enqueue("mail")
+print(codes, queue.counts())
+""",
+    )
+
+    assert output == "[0, 0] {'ready': 4}\n"
