@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,6 +203,44 @@ def test_on_a_second_signal_it_releases_running_jobs_without_using_an_attempt(
     released = queue.get(enqueued.id)
     assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    "isolate", [[], ["--isolate"], ["--processes", "2"]], ids=["thread", "isolated", "processes"]
+)
+def test_if_its_terminal_is_closed_it_stops_as_on_sigterm(
+    tmp_path: Path, queue: holdfast.Queue, isolate: list[str]
+) -> None:
+    enqueued = queue.enqueue("hold", max_attempts=3)
+    with on_terminal(tmp_path, "--grace", "0.1s", "--kill-after", "0.1s", *isolate) as shown:
+        shown.read_until('"handler": "hold"')
+        shown.hang_up()
+        shown.process.wait(PATIENCE_SECONDS)  # with any code: it cannot write its last line
+
+    released = queue.get(enqueued.id)
+    assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)
+
+
+def test_under_nohup_it_goes_on_if_its_terminal_is_closed(tmp_path: Path, queue: holdfast.Queue) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "worker", "app:queue", "--json"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with worker:
+        try:
+            wait_until(lambda: len(queue.workers()) == 1)
+            worker.send_signal(signal.SIGHUP)
+            enqueued = queue.enqueue("add", {"one": 1, "other": 2})
+            assert queue.wait(enqueued.id, timeout=PATIENCE_SECONDS).result == 3
+        finally:
+            worker.kill()
 
 
 def test_after_its_grace_period_it_releases_running_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:

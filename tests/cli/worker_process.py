@@ -146,6 +146,7 @@ class WorkerOnTerminal:
         )
         os.close(inner)
         self.seen = ""
+        self._closed = False
 
     def read_until(self, expected: str) -> None:
         """Read until *expected* has been printed."""
@@ -166,11 +167,17 @@ class WorkerOnTerminal:
             pass
         return self.process.wait(timeout=PATIENCE_SECONDS)
 
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        self._closed = True
+        os.close(self._screen)
+
     def close(self) -> None:
         """Kill the process if it is still running."""
         self.process.kill()
         self.process.wait()
-        os.close(self._screen)
+        if not self._closed:
+            os.close(self._screen)
 
     def _part(self) -> str:
         ready, _, _ = select.select([self._screen], [], [], PATIENCE_SECONDS)

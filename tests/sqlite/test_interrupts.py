@@ -138,14 +138,15 @@ def test_an_interrupt_at_any_place_leaves_nothing_held(
     assert place > 30
 
 
+@pytest.mark.parametrize("pairs", [25, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("work", ALONE)
 def test_a_second_interrupt_behind_the_first_changes_nothing(
-    queue: holdfast.Queue, path: str, work: Callable[..., object]
+    queue: holdfast.Queue, path: str, work: Callable[..., object], pairs: int
 ) -> None:
     chance = random.Random(7)
     counted = Strike(1 << 30)
     counted.during(lambda: work(queue, "counted"))
-    for number in range(60):
+    for number in range(pairs):
         one = Strike(chance.randrange(counted.passed), chance.randrange(60))
         strike(one, lambda name=f"job-{number}": work(queue, name))  # type: ignore[misc]
         assert_free(path)

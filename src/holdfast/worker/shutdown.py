@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 from enum import IntEnum
 from typing import Any
 
@@ -14,6 +15,12 @@ from holdfast.worker.timers import Timer
 _ENDING_SECONDS = 3.5
 # The part of these seconds in which handlers may still react to the request to stop.
 _STOPPING_SECONDS = 1.0
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a worker. A hangup, as when a terminal is closed, is one unless it is ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
 
 class Phase(IntEnum):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 from holdfast.domain.retry import RetryPolicy
+from holdfast.worker.shutdown import stop_signals
 
 log = logging.getLogger("holdfast.worker")
 
@@ -30,7 +31,7 @@ _QUICK_SECONDS = 10.0
 _RESTARTS = RetryPolicy(first=0.5, last=30.0, jitter=0.0)
 # How long a child may take after its grace period to release its jobs and exit.
 ENDING_SECONDS = 15.0
-_REQUESTED_EXIT_CODES = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
+_REQUESTED_EXIT_CODES = frozenset({0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 
 
 @dataclass
@@ -106,8 +107,7 @@ class WorkerProcesses:
     @contextmanager
     def _signal_handlers(self) -> Iterator[None]:
         before = {
-            number: signal.signal(number, lambda got, _frame: self._events.put(got))
-            for number in (signal.SIGTERM, signal.SIGINT)
+            number: signal.signal(number, lambda got, _frame: self._events.put(got)) for number in stop_signals()
         }
         try:
             yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -33,7 +32,7 @@ from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.observed_attempts import WorkerMetrics
 from holdfast.worker.settings import IsolationSettings, WorkerSettings
-from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.shutdown import Shutdown, stop_signals
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import REAL_TIMER, Timer
@@ -125,7 +124,7 @@ class Worker:
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run jobs in this thread until SIGTERM, SIGINT or `stop`; a second signal skips the grace period."""
+        """Run jobs in this thread until SIGTERM, SIGINT, SIGHUP or `stop`; a second signal skips the grace period."""
         asyncio.run(self._serve_alone())
 
     @contextmanager
@@ -164,7 +163,7 @@ class Worker:
             await self._store.interrupt_async()
 
     async def serve(self, *, signals: bool = False) -> None:
-        """Run jobs in this event loop until `stop` is called or, with *signals*, until SIGTERM or SIGINT.
+        """Run jobs in this event loop until `stop` is called or, with *signals*, until SIGTERM, SIGINT or SIGHUP.
 
         A cancellation acts like `stop`, and a second one like a second `stop`: `CancelledError` is raised after
         running handlers have ended or their jobs are released.
@@ -257,14 +256,14 @@ class Worker:
 
     @contextmanager
     def _handling_signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT during the block."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        """Stop at SIGTERM, SIGINT and SIGHUP during the block."""
+        loop, numbers = asyncio.get_running_loop(), stop_signals()
+        for number in numbers:
             loop.add_signal_handler(number, self.stop)
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
     def summary(self) -> str:

@@ -26,7 +26,9 @@ from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 
 _BYTES_AT_ONCE = 1 << 16
 _DESCRIPTORS_AT_ONCE = 16
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIG_IGN if the worker was started by nohup.
+_hangup_handler = signal.getsignal(signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> NoReturn:
@@ -198,7 +200,7 @@ class ForkServer:
 
 
 def _ignore_stop_signals() -> None:
-    """Do nothing on SIGTERM and SIGINT, which a service manager may send to every process: the worker decides.
+    """Do nothing on signals that a terminal or a service manager may send to every process: the worker decides.
 
     SIG_IGN is not used, because processes that handlers start would inherit it.
     """
@@ -223,4 +225,5 @@ def _restore_stop_signals() -> None:
     """Restore the default signal handlers in processes that a handler forks, such as with `multiprocessing`."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, _hangup_handler)
     _unblock_stop_signals()
