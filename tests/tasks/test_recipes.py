@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 
@@ -19,9 +20,10 @@ import holdfast
 import holdfast.testing
 from tests.project.sources import DOCS
 from tests.project.test_docs_examples import _blocks
-from tests.support.postgres_server import fresh_database
+from tests.support.postgres_schemas import migrated_schema
+from tests.support.postgres_server import database_url
 
-BOOKS, PAGES = 25, 4
+BOOKS, PAGES = 10, 4
 THREADS = 8
 # The page on transactions stores orders from here on.
 INSERTS = 'with queue.transaction() as tx:\n    tx.execute("insert'
@@ -77,8 +79,11 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Recipe]:
         with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
             yield Recipe(queue, request.param)
         return
-    with fresh_database() as url, holdfast.connect(url) as queue:
-        yield Recipe(queue, request.param)
+    with migrated_schema() as schema:
+        # The tables of the recipes are in the schema of the queue, and are dropped with its rows.
+        url = f"{database_url()}?options={quote(f'-csearch_path={schema}')}"
+        with holdfast.connect(url, schema=schema) as queue:
+            yield Recipe(queue, request.param)
 
 
 def wait_until(queue: holdfast.Queue, counts: dict[str, int]) -> None:
