@@ -13,6 +13,7 @@ import pytest
 from holdfast import Claim, Done, Failed, NewJob, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.postgres.store import PostgresStore
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
 Call: TypeAlias = Callable[[Any], object]
@@ -42,12 +43,12 @@ class Contenders:
         start = threading.Barrier(2)
 
         def called(queue: Queue, call: Call) -> object:
-            start.wait(30)
+            start.wait(PATIENCE_SECONDS)
             return call(queue)
 
         answers = [in_background(called, *pair) for pair in zip(self.queues, (first, second), strict=True)]
         for answer in answers:
-            answer.result(60)
+            answer.result(PATIENCE_SECONDS)
 
     def claim(self, count: int, kind: str) -> list[Claim]:
         claims = self.queues[0].claim_many(limit=count, kinds=[kind])
@@ -126,7 +127,7 @@ def test_more_keys_than_are_locked_one_by_one(contenders: Contenders) -> None:
     new = [NewJob("mail", dedupe_key=f"{place}") for place in range(1_000)]
     first, second = contenders.queues
     answers = [in_background(first.enqueue_many, new), in_background(second.enqueue_many, new[::-1])]
-    created = [sum(made.created for made in answer.result(60)) for answer in answers]
+    created = [sum(made.created for made in answer.result(PATIENCE_SECONDS)) for answer in answers]
     assert sorted(created) == [0, 1_000]
 
 

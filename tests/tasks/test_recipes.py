@@ -18,6 +18,7 @@ import pytest
 
 import holdfast
 import holdfast.testing
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.project.sources import DOCS
 from tests.project.test_docs_examples import _blocks
 from tests.support.postgres_schemas import migrated_schema
@@ -66,7 +67,7 @@ def at_once(calls: Iterable[Callable[[], T]]) -> list[T]:
     start = threading.Barrier(len(all_calls))
 
     def called(call: Callable[[], T]) -> T:
-        start.wait(60)
+        start.wait(PATIENCE_SECONDS)
         return call()
 
     with ThreadPoolExecutor(len(all_calls)) as threads:
@@ -88,7 +89,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Recipe]:
 
 def wait_until(queue: holdfast.Queue, counts: dict[str, int]) -> None:
     """Wait until the queue has *counts* jobs in each state, and no others."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while queue.counts() != counts and time.monotonic() < deadline:
         time.sleep(0.02)
     assert queue.counts() == counts
@@ -211,7 +212,7 @@ def test_a_page_keeps_what_the_newest_holder_wrote_however_late_others_write(rec
 
 def write_until_refused(write: Callable[[str, str, int], bool], claim: holdfast.Claim) -> bool:
     """Write again and again what a holder that lost its lease would write, until the newer attempt has written."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (written := write(claim.job.payload["url"], "by attempt 1", claim.epoch)) and time.monotonic() < deadline:
         time.sleep(0.001)
     return written
