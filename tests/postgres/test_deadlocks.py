@@ -212,12 +212,16 @@ def test_settlements_that_bring_more_keys_than_one_transaction_locks(contenders:
     assert contenders.queues[0].counts() == {"done": 2 * parents, "ready": parents * each + 2}
 
 
+def requeue_many(queue: Queue, job_ids: list[str]) -> object:
+    return queue.admin.requeue_many(job_ids)
+
+
 def test_requeues_of_jobs_with_the_same_keys_in_opposite_orders(contenders: Contenders) -> None:
     for number in range(ROUNDS):
         first, second = (failed_jobs(contenders, keyed(number)) for _ in range(2))
         contenders.call(
-            partial(Queue.admin.requeue_many, job_ids=first),
-            partial(Queue.admin.requeue_many, job_ids=second[::-1]),
+            partial(requeue_many, job_ids=first),
+            partial(requeue_many, job_ids=second[::-1]),
         )
         requeued = contenders.claim(KEYS, "mail")
         contenders.queues[0].settle_many([(claim, Done()) for claim in requeued])
