@@ -22,15 +22,15 @@ BENCH ?=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: ## Watch jobs being leased, killed, taken over and finished, in under a minute
+demo: ## Watch jobs being leased, killed, taken over and finished (under a minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones and those of our own tools: about 7 minutes on two cores
+test: ## Run the tests, except the long ones and those of our own tools (about 7 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
 
-test-tools: ## Run the tests of our own tools: the benchmarks and the test servers: 1 minute
+test-tools: ## Run the tests of our own tools: the benchmarks and the test servers (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/bench tests/harness
 
@@ -38,7 +38,7 @@ test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough
 
-check: ## Check style, types and the direction of imports: 1 minute
+check: ## Check style, types and the direction of imports (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,7 +48,7 @@ check: ## Check style, types and the direction of imports: 1 minute
 test-pythons: ## Run the tests on every working CPython from 3.11 up
 	@scripts/test-pythons
 
-bench: ## Compare Holdfast with its peers, in about 40 minutes, on an otherwise idle machine
+bench: ## Compare Holdfast with its peers, on an otherwise idle machine (about 40 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
 	@bench/node/install
 	@bench/postgres/prepare

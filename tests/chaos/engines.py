@@ -125,7 +125,9 @@ class PostgresDatabase:
             yield self.queue.within(connection), connection
 
     def write_ledger(self, own: Own, job: str, epoch: int) -> None:
-        own.execute("insert into ledger values (%s, %s)", (job, epoch))
+        # The driver's own connection takes the driver's placeholders.
+        values = "(%s, %s)" if isinstance(own, psycopg.Connection) else "(?, ?)"
+        own.execute(f"insert into ledger values {values}", (job, epoch))
 
     def ledger(self) -> list[tuple[str, int]]:
         with self.queue.transaction() as transaction:

@@ -70,8 +70,8 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
         tx.sessions.settle(turn, Done())
 
 
-def disturb(url: str, seconds: float, seed: int) -> int:
-    """Kill and stop processes for *seconds*; return the number of kills."""
+def disturb(engine: Engine, url: str, seconds: float, seed: int) -> int:
+    """Kill and stop processes for *seconds*, and until each session may have entries; return the number of kills."""
     chance, killed = random.Random(seed), 0
     started = SERVERS
     speaker = Child(enqueue_until_stopped, url, f"speaker{os.getpid()}")
@@ -80,7 +80,7 @@ def disturb(url: str, seconds: float, seed: int) -> int:
         speaker.hear()
         speaker.tell()
         until = time.monotonic() + seconds
-        while time.monotonic() < until or not killed:
+        while time.monotonic() < until or not killed or sum(engine.queue.counts().values()) <= 2 * SESSIONS:
             time.sleep(chance.uniform(0.1, 0.4))
             place = chance.randrange(SERVERS)
             if chance.random() < 0.4:
@@ -110,7 +110,7 @@ def drain(engine: Engine, queue: Queue) -> None:
 def run(url: str, seconds: float) -> None:
     engine = open_engine(url)
     engine.prepare()
-    killed = disturb(url, seconds, seed=7)
+    killed = disturb(engine, url, seconds, seed=7)
     drain(engine, engine.queue)
     served = defaultdict[str, list[tuple[int, int]]](list)
     for row, token in engine.ledger():

@@ -61,6 +61,21 @@ def test_show_prints_progress_unless_the_job_is_done(cli: Cli, outcome: holdfast
     assert ("95 %" in output, "writing" in output) == (shown, shown)
 
 
+def test_show_prints_the_whole_reason_of_each_attempt_at_80_columns(cli: Cli) -> None:
+    cli.queue.enqueue("report.build", job_id="report-1")
+    for worker in ("a-machine:12345", "a-machine:23456"):
+        claim = cli.queue.claim(worker=worker)
+        assert claim is not None
+        cli.queue.settle(claim, holdfast.Failed("the mailbox is full, ada", reason="smtp", retry_after=0))
+
+    output = cli.text("jobs", "show", "report-1", columns=80)
+
+    table = output.partition("Attempts\n")[2].splitlines()
+    assert " ".join(line[table[0].index("WHY") :].strip() for line in table[2:]) == (
+        " ".join(["smtp: the mailbox is full, ada"] * 2)
+    )
+
+
 def test_show_prints_the_failure_with_its_traceback(cli: Cli, failed_job: str) -> None:
     output = cli.text("jobs", "show", failed_job)
 

@@ -291,7 +291,7 @@ def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:
     assert completed.stdout.split() == ["plain,requeue"]
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed (Debian: apt-get install zsh)")
 def test_zsh_loads_the_script_without_a_start_up_file(tmp_path: Path) -> None:
     script = run(tmp_path, "completion", "zsh").stdout
     taken = subprocess.run(

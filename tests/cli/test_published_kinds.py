@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Tasks
+from holdfast import SessionContext, Tasks
 from tests.chaos.threads import wait_until
 from tests.cli.conftest import Cli
 from tests.cli.worker_process import running, write_app
@@ -53,6 +53,21 @@ def test_enqueue_of_a_kind_that_no_worker_has_published_stores_it_and_suggests_p
 
 def test_enqueue_says_nothing_of_kinds_before_the_first_worker(cli: Cli) -> None:
     assert cli.run("enqueue", "email.send").stderr == ""
+
+
+def test_an_entry_of_a_session_task_needs_its_session(cli: Cli) -> None:
+    tasks = Tasks()
+
+    @tasks.session_task("chat.message")
+    def answer(context: SessionContext[str], messages: list[str]) -> None: ...
+
+    publish(cli.queue, tasks)
+
+    refused = cli.refusal("enqueue", "chat.message", '"hello"', code=2)
+    job = cli.json("enqueue", "chat.message", '"hello"', "--session", "ada")["job"]
+
+    assert refused == "error: --session: must be named: 'chat.message' is a session task\n"
+    assert job["entry"]["session"] == "ada"
 
 
 def test_each_line_of_a_file_is_checked(published: Cli) -> None:

@@ -235,7 +235,7 @@ def test_under_nohup_it_goes_on_if_its_terminal_is_closed(tmp_path: Path, queue:
         signal.signal(signal.SIGHUP, before)
     with worker:
         try:
-            wait_until(lambda: len(queue.workers()) == 1)
+            wait_until(lambda: len(queue.admin.workers()) == 1)
             worker.send_signal(signal.SIGHUP)
             enqueued = queue.enqueue("add", {"one": 1, "other": 2})
             assert queue.wait(enqueued.id, timeout=PATIENCE_SECONDS).result == 3

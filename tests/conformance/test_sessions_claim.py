@@ -13,6 +13,7 @@ import pytest
 from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, Queue, Released
 from holdfast.domain import limits
 from holdfast.domain.job import row_of
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.sessions import SESSION, say, states, take, take_any, take_more, texts
@@ -138,7 +139,7 @@ class TestOneHolder:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
 
         assert sorted(got) == [[], [], [], [1, 2, 3]]
 

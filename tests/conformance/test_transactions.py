@@ -29,6 +29,7 @@ from holdfast import (
     WaitTimeout,
 )
 from holdfast.errors import LaneDraining
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -371,7 +372,7 @@ class TestWaking:
         with queue.transaction() as tx:
             tx.settle(claim, Done())
             results.append("not yet committed")
-        waiter.join(30)
+        waiter.join(PATIENCE_SECONDS)
         assert results == ["not yet committed", "done"]
 
     def test_a_rolled_back_settle_wakes_no_caller(self, queue: Queue) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, LeaseLost
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.job_states import claimed
 
@@ -97,7 +98,7 @@ class TestAMachineWhoseClockIsOff:
         queue.enqueue("mail", job_id="short")
         machine.run("queue.claim(lease=0.2)", url, schema)
         # If the lease were hours too long, the claim would return nothing; the wait is for the lease alone.
-        again = claimed(queue, wait=20, lease=600)
+        again = claimed(queue, wait=PATIENCE_SECONDS, lease=600)
         assert (again.job.id, again.epoch) == ("short", 2)
 
         queue.enqueue("mail", job_id="long")

@@ -196,7 +196,7 @@ class TestReadsBesideTransactions:
         with queue.transaction() as tx:
             tx.enqueue("mail")
             with pytest.raises(StoreBusy, match="all 1 connections"):
-                in_background(lambda: queue.enqueue("mail")).result(30)
+                in_background(lambda: queue.enqueue("mail")).result(PATIENCE_SECONDS)
 
 
 class TestTransactions:
@@ -241,7 +241,7 @@ class TestSharing:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
         assert queue.counts() == {"ready": 60}
 
     def test_more_tasks_than_connections_all_come_through(self, url: str, schema: str) -> None:

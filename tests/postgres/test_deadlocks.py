@@ -13,6 +13,7 @@ import pytest
 from holdfast import Claim, Done, Failed, NewJob, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.postgres.store import PostgresStore
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
 Call: TypeAlias = Callable[[Any], object]
@@ -42,12 +43,12 @@ class Contenders:
         start = threading.Barrier(2)
 
         def called(queue: Queue, call: Call) -> object:
-            start.wait(30)
+            start.wait(PATIENCE_SECONDS)
             return call(queue)
 
         answers = [in_background(called, *pair) for pair in zip(self.queues, (first, second), strict=True)]
         for answer in answers:
-            answer.result(60)
+            answer.result(PATIENCE_SECONDS)
 
     def claim(self, count: int, kind: str) -> list[Claim]:
         claims = self.queues[0].claim_many(limit=count, kinds=[kind])
@@ -126,7 +127,7 @@ def test_more_keys_than_are_locked_one_by_one(contenders: Contenders) -> None:
     new = [NewJob("mail", dedupe_key=f"{place}") for place in range(1_000)]
     first, second = contenders.queues
     answers = [in_background(first.enqueue_many, new), in_background(second.enqueue_many, new[::-1])]
-    created = [sum(made.created for made in answer.result(60)) for answer in answers]
+    created = [sum(made.created for made in answer.result(PATIENCE_SECONDS)) for answer in answers]
     assert sorted(created) == [0, 1_000]
 
 
@@ -211,12 +212,16 @@ def test_settlements_that_bring_more_keys_than_one_transaction_locks(contenders:
     assert contenders.queues[0].counts() == {"done": 2 * parents, "ready": parents * each + 2}
 
 
+def requeue_many(queue: Queue, job_ids: list[str]) -> object:
+    return queue.admin.requeue_many(job_ids)
+
+
 def test_requeues_of_jobs_with_the_same_keys_in_opposite_orders(contenders: Contenders) -> None:
     for number in range(ROUNDS):
         first, second = (failed_jobs(contenders, keyed(number)) for _ in range(2))
         contenders.call(
-            partial(Queue.admin.requeue_many, job_ids=first),
-            partial(Queue.admin.requeue_many, job_ids=second[::-1]),
+            partial(requeue_many, job_ids=first),
+            partial(requeue_many, job_ids=second[::-1]),
         )
         requeued = contenders.claim(KEYS, "mail")
         contenders.queues[0].settle_many([(claim, Done()) for claim in requeued])

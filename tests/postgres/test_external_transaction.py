@@ -16,6 +16,7 @@ from holdfast import Conflict, Done, InvalidInput, JobNotFound, LeaseLost, Misco
 from holdfast.client.connect import queue_on
 from holdfast.storage.notifications import SyncListener, lane_topic
 from holdfast.storage.postgres.store import PostgresStore
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.claims import claim_one
 
 
@@ -133,7 +134,7 @@ def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: An
     queue.within(own).settle(claim, Done())
     seen.append("not yet committed")
     own.commit()
-    waiter.join(30)
+    waiter.join(PATIENCE_SECONDS)
     assert seen == ["not yet committed", "done"]
 
 
@@ -143,14 +144,14 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
     queue, listener = queue_on(store), SyncListener()
     queue.migrate()
     store.notifier.add(lane_topic("default"), listener)
-    assert listener.wait(30) < 30, "listening did not take effect"
+    assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS, "listening did not take effect"
     with psycopg.connect(url) as own:
         queue.within(own).enqueue("mail")
         own.rollback()
         assert listener.wait(0.3) >= 0.3
         queue.within(own).enqueue("mail")
         own.commit()
-        assert listener.wait(30) < 30, "the listener was not woken"
+        assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS, "the listener was not woken"
     store.notifier.remove(lane_topic("default"), listener)
     queue.close()
 
@@ -161,7 +162,7 @@ def test_two_callers_with_the_same_key_make_one_job(queue: holdfast.Queue, own: 
     other = threading.Thread(target=lambda: answers.append(queue.enqueue("mail", 2, dedupe_key="k")))
     other.start()
     own.commit()
-    other.join(30)
+    other.join(PATIENCE_SECONDS)
     assert [(answer.id, answer.created) for answer in answers] == [("first", False)]
 
 

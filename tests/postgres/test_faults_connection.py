@@ -21,6 +21,7 @@ from holdfast.types import ClaimOptions
 from tests.postgres.conftest import drop_schema
 from tests.postgres.insisting import Insisting
 from tests.support.job_states import all_events, claimed, nonzero
+from tests.support.postgres_schemas import make_empty
 from tests.support.postgres_server import Server
 from tests.support.wire import Fault, Wire
 
@@ -32,9 +33,8 @@ Strike: TypeAlias = Callable[[int], Fault]
 
 @pytest.fixture
 def queue(server: Server, wire: Wire) -> Iterator[holdfast.Queue]:
-    drop_schema(server.url, SCHEMA)
+    make_empty(server.url, SCHEMA)
     made = holdfast.connect(wire.url, schema=SCHEMA)
-    made.migrate()
     made.enqueue("warm.up", lane="warm.up")
     yield made
     wire.calm()

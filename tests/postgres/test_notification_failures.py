@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import Done, NewJob
 from holdfast.storage.postgres import transaction
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one
 from tests.support.postgres_server import Server
@@ -48,7 +49,7 @@ def notifications_held(server: Server) -> Iterator[None]:
             released.set()
             connection.execute("alter system reset synchronous_standby_names")
             connection.execute("select pg_reload_conf()")
-            holding.join(30)
+            holding.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture(params=["lock_timeout", "terminated"])
@@ -69,7 +70,7 @@ def url(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.Monk
     yield url
     ended.set()
     if request.param == "terminated":
-        terminator.join(30)
+        terminator.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")

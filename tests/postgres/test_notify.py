@@ -13,8 +13,8 @@ from holdfast.client.async_api import queue as async_api
 from holdfast.client.sync_api import queue as sync_api
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
-from tests.postgres.conftest import drop_schema
 from tests.support.job_states import claimed
+from tests.support.postgres_schemas import make_empty
 from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
@@ -33,9 +33,8 @@ def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def other(server: Server) -> Iterator[holdfast.Queue]:
     """A queue with its own connections, like that of another process."""
-    drop_schema(server.url, SCHEMA)
+    make_empty(server.url, SCHEMA)
     made = holdfast.connect(server.url, schema=SCHEMA)
-    made.migrate()
     yield made
     made.close()
 

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import HoldfastError, InvalidInput
 from holdfast.errors import StoreUnreachable
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.postgres_server import database_url, free_port
 
 PASSWORD = "s3cret"
@@ -55,7 +56,7 @@ def refusing() -> Iterator[int]:
         serving.start()
         yield int(listener.getsockname()[1])
         listener.shutdown(socket.SHUT_RDWR)
-    serving.join(10)
+    serving.join(PATIENCE_SECONDS)
 
 
 def test_a_server_that_does_not_run() -> None:
@@ -109,4 +110,4 @@ def test_a_server_that_never_answers_keeps_no_event_loop_from_ending() -> None:
         left = opening()
         assert [thread.daemon for thread in left] == [True]
     for thread in left:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)

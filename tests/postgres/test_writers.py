@@ -17,6 +17,7 @@ from holdfast.client.connect import queue_on
 from holdfast.errors import KindRetired, StoreBusy, StoreUnreachable
 from holdfast.storage.postgres import transaction
 from holdfast.storage.postgres.store import PostgresStore
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 from tests.support.claims import claim_ids, claim_one
 
@@ -39,7 +40,7 @@ def together(*calls: Callable[[], T]) -> list[T | Exception]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     return [answers[place] for place in range(len(calls))]
 
 
@@ -62,12 +63,12 @@ class Slow:
     def _observe(self, name: str) -> None:
         if name == "commit":
             self._stopped.set()
-            assert self._go_on.wait(30)
+            assert self._go_on.wait(PATIENCE_SECONDS)
 
     def begin(self, call: Callable[[holdfast.Queue], T]) -> Future[T]:
         """Make *call* in another thread, and return as soon as it is about to commit."""
         answer = in_background(lambda: call(self.queue))
-        assert self._stopped.wait(30), answer.exception(0)
+        assert self._stopped.wait(PATIENCE_SECONDS), answer.exception(0)
         return answer
 
     def go_on(self) -> None:
@@ -80,8 +81,8 @@ class Slow:
         with pytest.raises(TimeoutError):
             second.result(0.3)
         self.go_on()
-        first.result(30)
-        return second.result(30)
+        first.result(PATIENCE_SECONDS)
+        return second.result(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -341,7 +342,7 @@ class TestCatalog:
                 assert queue.enqueue("mail").created
             assert not changing.done()
             own.commit()
-        assert changing.result(30).state == "paused"
+        assert changing.result(PATIENCE_SECONDS).state == "paused"
 
     def test_changes_of_lanes_by_many_all_come_through(self, queue: holdfast.Queue) -> None:
         def change(number: int) -> Callable[[], object]:
@@ -399,7 +400,7 @@ class TestSilence:
         taken = queue.claim(wait=30)
         silent.go_on()
         with pytest.raises(StoreUnreachable, match="idle for so long"):
-            first.result(30)
+            first.result(PATIENCE_SECONDS)
         assert taken is not None
         assert queue.get(made.id) == taken.job
         assert taken.epoch == 1
@@ -412,7 +413,7 @@ class TestSilence:
         assert queue.settle(claim, Done({"sent": 2})).state == "done"
         silent.go_on()
         with pytest.raises(StoreUnreachable, match="idle for so long"):
-            first.result(30)
+            first.result(PATIENCE_SECONDS)
         assert queue.get(made.id).result == {"sent": 2}
 
     def test_a_transaction_of_the_callers_own_may_be_silent_for_a_minute(self, queue: holdfast.Queue) -> None:

@@ -47,6 +47,11 @@ def test_a_failure_is_shown_immediately(shown: str) -> None:
     assert after
 
 
+def test_a_test_that_waited_for_a_processor_counts_as_if_it_had_one() -> None:
+    assert progress.idle_seconds(9.0, ran=1.0, waited=2.0) == 3.0
+    assert progress.idle_seconds(9.0, ran=0.0, waited=0.0) == 9.0
+
+
 def test_ci_lists_the_slowest_tests_and_those_without_a_marker(shown: str) -> None:
     slowest, _, unmarked = shown.partition("20 slowest tests")[2].partition("without the marker slow: 3")
     assert "::test_marked" in slowest

@@ -55,6 +55,18 @@ def test_every_requirement_of_the_project_is_pinned() -> None:
     assert names - pinned == set()
 
 
+def test_the_pages_say_the_same_times_of_the_commands_as_make_help() -> None:
+    time = re.compile(r"^(?:make )?([a-z-]+)(?:: ##| +#) .*\(([^)]*minute[^)]*)\)$", re.MULTILINE)
+    makefile, contributing, readme = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "CONTRIBUTING.md", "README.md")
+    )
+    times = dict(time.findall(makefile))
+
+    assert "test" in times
+    assert dict(time.findall(contributing)) == {name: text for name, text in times.items() if name != "bench"}
+    assert f"`make test` ({times['test']})" in readme
+
+
 def test_the_library_has_no_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 

@@ -426,7 +426,7 @@ class TestInterrupts:
             monkeypatch.undo()
             interrupted.set()
         assert leading.result(PATIENCE_SECONDS)
-        assert in_background(enqueue(queue, "later")).result(5)
+        assert in_background(enqueue(queue, "later")).result(PATIENCE_SECONDS)
 
 
 # --- transactions and operations -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from holdfast import Queue
 from holdfast.client.connect import async_queue_on
 from holdfast.errors import StoreBusy
 from holdfast.storage.sqlite import connection as connection_module
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
 Holder: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -98,7 +99,7 @@ def test_tasks_of_one_event_loop_are_interrupted_and_threads_are_not(
     assert [str(error) for error in interrupted if isinstance(error, StoreBusy)] == [
         "the wait for other writers was interrupted and nothing was stored; try again"
     ] * 3
-    assert thread.result(60).created
+    assert thread.result(PATIENCE_SECONDS).created
     assert queue.counts() == {"ready": 1}
 
 
@@ -182,7 +183,7 @@ def test_a_signal_ends_a_call_that_waits_for_the_owner_of_the_file(patient: Queu
         sending = in_background(send)
         with pytest.raises(KeyboardInterrupt):
             getattr(patient, call)(*arguments(call))
-        sending.result(60)
+        sending.result(PATIENCE_SECONDS)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -212,7 +213,7 @@ def test_a_reader_that_waits_is_interrupted_with_its_store(patient: Queue) -> No
     patient.store.interrupt()
 
     with pytest.raises(StoreBusy, match="interrupted"):
-        answer.result(60)
+        answer.result(PATIENCE_SECONDS)
 
 
 def test_a_reader_that_waited_reads_after_the_owner_has_gone(path: Path) -> None:
@@ -224,4 +225,4 @@ def test_a_reader_that_waited_reads_after_the_owner_has_gone(path: Path) -> None
         wait_until(lambda: bool(other.store._readers._loans))  # type: ignore[attr-defined]
         owner.close()
 
-        assert answer.result(60) == {}
+        assert answer.result(PATIENCE_SECONDS) == {}

@@ -24,6 +24,8 @@ from tests.chaos.threads import in_background, interruptible, wait_until
 from tests.support.filesystems import open_folder
 
 SOON = 0.05
+# How often each of several processes must get the lock, while none may get it twenty times as often.
+OFTEN = 200
 
 
 @pytest.fixture
@@ -76,13 +78,15 @@ def add_under_lock(pipe: Connection, path: str, tally: str, rounds: int) -> None
 
 
 def lock_until_signalled(pipe: Connection, path: str) -> None:
-    """Lock and unlock repeatedly until signalled, then report how often."""
+    """Lock and unlock repeatedly until signalled, then report how often. Say so when it was often enough."""
     lock_file, passed = LockFile(path), 0
     say(pipe)
     while not pipe.poll():
         lock_file.lock(PATIENCE_SECONDS)
         passed += 1
         lock_file.unlock()
+        if passed == OFTEN:
+            pipe.send("often")
     pipe.send(passed)
 
 
@@ -141,7 +145,8 @@ class TestExclusive:
             child.hear()
         for child in children:
             child.tell()
-        time.sleep(1.5)  # a time in which they compete, not a time they are measured by
+        for child in children:
+            assert child.hear() == "often"
         for child in children:
             child.tell("end")
         passed = [child.hear() for child in children]

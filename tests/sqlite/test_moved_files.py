@@ -14,6 +14,7 @@ import holdfast
 from holdfast.client.connect import queue_on
 from holdfast.errors import StoreUnreachable
 from holdfast.storage.sqlite.store import SqliteStore
+from tests.chaos.processes import PATIENCE_SECONDS
 
 MOVED = "was deleted, moved or replaced"
 
@@ -103,7 +104,7 @@ class TestAVanishedFile:
         def hold_first(name: str) -> None:
             if name == "commit" and not inside.is_set():
                 inside.set()
-                go_on.wait(30)
+                go_on.wait(PATIENCE_SECONDS)
 
         queue = queue_on(SqliteStore(str(path)))
         queue.migrate()
@@ -118,7 +119,7 @@ class TestAVanishedFile:
 
         first = threading.Thread(target=enqueue)
         first.start()
-        inside.wait(30)
+        inside.wait(PATIENCE_SECONDS)
         others = [threading.Thread(target=enqueue) for _ in range(8)]
         for thread in others:
             thread.start()

@@ -131,10 +131,27 @@ def _emptied(name: str) -> bool:
 def _make() -> str:
     name = f"test_{uuid.uuid4().hex[:16]}"
     with psycopg.connect(database_url(), autocommit=True) as connection:
-        migrate(connection, name)
-        connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(_TOOLS)))
-        connection.execute(_function(connection, name))
+        _migrate(connection, name)
     return name
+
+
+def make_empty(url: str, name: str) -> None:
+    """Make a migrated schema without rows in a database: empty it if this function made it before."""
+    with psycopg.connect(url, autocommit=True, options="-cclient_min_messages=warning") as connection:
+        function = sql.Identifier(_TOOLS, name)
+        [[known]] = connection.execute("select to_regprocedure(%s)", [f"{function.as_string(connection)}()"])
+        if known and connection.execute(sql.SQL("select {}()").format(function)).fetchone() == (True,):
+            return
+        connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
+        if known:
+            connection.execute(sql.SQL("drop function {}").format(function))
+        _migrate(connection, name)
+
+
+def _migrate(connection: Connection, name: str) -> None:
+    migrate(connection, name)
+    connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(_TOOLS)))
+    connection.execute(_function(connection, name))
 
 
 def _function(connection: Connection, schema: str) -> sql.Composed:

@@ -1,8 +1,9 @@
 """A plugin for pytest: one line of progress instead of dots, and a list of slow tests.
 
 `make test` loads it with `-p tests.support.progress`. On a terminal the line is rewritten; elsewhere a line is added
-for each tenth of the tests. With the variable CI set, the summary lists the slowest tests, and the tests that took
-over a second without the marker `slow`. A loaded machine makes tests slow, so neither fails a run.
+for each tenth of the tests. With the variable CI set, the summary lists the slowest tests, and the tests without the
+marker `slow` that would take over a second on an idle machine. That is an estimate from the time for which the kernel
+let the test wait for a processor, so neither fails a run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +21,42 @@ import pytest
 SLOWEST_SHOWN = 20
 SLOW_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
+_IDLE_SECONDS = "idle_seconds"
+# The nanoseconds for which this thread has run, and for which it has waited for a processor.
+_SCHEDULED = Path("/proc/thread-self/schedstat")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Report in the controlling process; those of xdist only run tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config), "holdfast-progress")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Add to the report of a test the seconds that it would take on an idle machine."""
+    began, (ran, waited) = time.monotonic(), _scheduled()
+    try:
+        yield
+    finally:
+        now = _scheduled()
+        seconds = idle_seconds(time.monotonic() - began, now[0] - ran, now[1] - waited)
+        item.user_properties.append((_IDLE_SECONDS, seconds))
+
+
+def _scheduled() -> tuple[float, float]:
+    with suppress(OSError, ValueError):
+        ran, waited, _ = _SCHEDULED.read_text().split()
+        return int(ran) / 1e9, int(waited) / 1e9
+    return 0.0, 0.0
+
+
+def idle_seconds(seconds: float, ran: float, waited: float) -> float:
+    """Return how long a test would take on an idle machine, if its thread *ran*, and *waited* for a processor.
+
+    The processes and servers that it starts wait as often, so all of its time is divided.
+    """
+    return seconds * ran / (ran + waited) if ran > 0 else seconds
 
 
 class Progress:
@@ -56,8 +89,10 @@ class Progress:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
-        if report.when == "call" and report.duration > SLOW_SECONDS and not {"slow", "long"} & set(report.keywords):
-            self._unmarked[report.nodeid] = report.duration
+        properties: dict[str, Any] = dict(report.user_properties)
+        idle = properties.get(_IDLE_SECONDS, 0.0)
+        if report.when == "call" and idle > SLOW_SECONDS and not {"slow", "long"} & set(report.keywords):
+            self._unmarked[report.nodeid] = idle
         if report.failed or (report.skipped and report.nodeid not in self._ended):
             self._counts["failed" if report.failed else "skipped"] += 1
             self._ended.add(report.nodeid)

@@ -15,6 +15,7 @@ from holdfast.domain import limits
 from holdfast.domain.claims import Note
 from holdfast.tasks.outcomes import outcome_of
 from holdfast.tasks.policy import Policy
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.tasks.attempts import running
 
 
@@ -253,9 +254,9 @@ def test_waiting_ends_when_the_handler_shall_stop() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(handler)
-        assert waits.wait(10)
+        assert waits.wait(PATIENCE_SECONDS)
         context.request_stop()
-        assert waiting.result(10)
+        assert waiting.result(PATIENCE_SECONDS)
 
     assert context.wait_cancelled(0)
 

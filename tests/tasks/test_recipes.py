@@ -12,16 +12,19 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 
 import holdfast
 import holdfast.testing
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.project.sources import DOCS
 from tests.project.test_docs_examples import _blocks
-from tests.support.postgres_server import fresh_database
+from tests.support.postgres_schemas import migrated_schema
+from tests.support.postgres_server import database_url
 
-BOOKS, PAGES = 25, 4
+BOOKS, PAGES = 10, 4
 THREADS = 8
 # The page on transactions stores orders from here on.
 INSERTS = 'with queue.transaction() as tx:\n    tx.execute("insert'
@@ -64,7 +67,7 @@ def at_once(calls: Iterable[Callable[[], T]]) -> list[T]:
     start = threading.Barrier(len(all_calls))
 
     def called(call: Callable[[], T]) -> T:
-        start.wait(60)
+        start.wait(PATIENCE_SECONDS)
         return call()
 
     with ThreadPoolExecutor(len(all_calls)) as threads:
@@ -77,13 +80,16 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Recipe]:
         with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
             yield Recipe(queue, request.param)
         return
-    with fresh_database() as url, holdfast.connect(url) as queue:
-        yield Recipe(queue, request.param)
+    with migrated_schema() as schema:
+        # The tables of the recipes are in the schema of the queue, and are dropped with its rows.
+        url = f"{database_url()}?options={quote(f'-csearch_path={schema}')}"
+        with holdfast.connect(url, schema=schema) as queue:
+            yield Recipe(queue, request.param)
 
 
 def wait_until(queue: holdfast.Queue, counts: dict[str, int]) -> None:
     """Wait until the queue has *counts* jobs in each state, and no others."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while queue.counts() != counts and time.monotonic() < deadline:
         time.sleep(0.02)
     assert queue.counts() == counts
@@ -206,7 +212,7 @@ def test_a_page_keeps_what_the_newest_holder_wrote_however_late_others_write(rec
 
 def write_until_refused(write: Callable[[str, str, int], bool], claim: holdfast.Claim) -> bool:
     """Write again and again what a holder that lost its lease would write, until the newer attempt has written."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (written := write(claim.job.payload["url"], "by attempt 1", claim.epoch)) and time.monotonic() < deadline:
         time.sleep(0.001)
     return written

@@ -16,6 +16,7 @@ from holdfast.telemetry.metric_definitions import METRICS
 from holdfast.telemetry.store_metrics import StoreCollector, next_read_at
 from holdfast.telemetry.worker_metrics import Metrics
 from holdfast.types import RunningJob, WorkerStatus
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -144,7 +145,7 @@ def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:
 
     enqueued = task.enqueue()
     with running_worker(queue, metrics=metrics, lease=RENEWED_LEASE_SECONDS) as working:
-        assert taken.wait(30)
+        assert taken.wait(PATIENCE_SECONDS)
         queue.cancel(enqueued.id, force=True)
         wait_until(lambda: working.worker.status().ended.get("lost") == 1)
 

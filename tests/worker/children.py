@@ -18,7 +18,6 @@ EFFECTS = "create table if not exists effects (number integer primary key)"
 def open_queue(url: str) -> Queue:
     """Return a client of the store under test, with its tasks declared."""
     queue = holdfast.connect(url)
-    place = "%s" if url.startswith("postgresql:") else "?"
 
     @queue.task("count")
     def count(context: Context, number: int, seconds: float = 0.0) -> int:
@@ -29,7 +28,7 @@ def open_queue(url: str) -> Queue:
     @queue.task("effect")
     def effect(context: Context, number: int) -> None:
         with context.transaction() as transaction:
-            transaction.execute(f"insert into effects (number) values ({place})", (number,))
+            transaction.execute("insert into effects (number) values (?)", (number,))
 
     @queue.task("block")
     async def block(number: int, seconds: float) -> int:
@@ -100,7 +99,6 @@ def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) ->
     """Run a worker whose turns write rows in their own transactions, until it is killed."""
     logging.disable()
     queue = holdfast.connect(url)
-    place = "%s" if url.startswith("postgresql:") else "?"
 
     @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[int], messages: list[int]) -> None:
@@ -108,6 +106,6 @@ def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) ->
         with context.transaction() as transaction:
             for number in messages:
                 row = (context.session, number, context.fencing_token)
-                transaction.execute(f"insert into lines values ({place}, {place}, {place})", row)
+                transaction.execute("insert into lines values (?, ?, ?)", row)
 
     Worker(queue, **options).run()

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast.worker
 from holdfast.worker.timers import REAL_TIMER, Timer
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 from tests.worker.timers import MovableTimer
 
@@ -49,7 +50,7 @@ class TestWaiting:
         timer.call_later(3600, cancelled.set).cancel()
         timer.call_later(0.001, enqueued.set)
 
-        assert enqueued.wait(30)
+        assert enqueued.wait(PATIENCE_SECONDS)
         assert not cancelled.is_set()
 
 
@@ -65,8 +66,8 @@ def test_moving_the_timer_ends_what_waits_for_it() -> None:
             timer.advance(3600)
 
     moving = in_background(move)
-    assert blocking.result(30) is False
-    sleeping.result(30)
-    assert called.wait(30)
+    assert blocking.result(PATIENCE_SECONDS) is False
+    sleeping.result(PATIENCE_SECONDS)
+    assert called.wait(PATIENCE_SECONDS)
     ended.set()
-    moving.result(30)
+    moving.result(PATIENCE_SECONDS)

@@ -72,6 +72,7 @@ Examples:
     type=click.Choice(["keep", "replace", "run_again"]),
     help="What to do if the key exists. Default: keep.",
 )
+@click.option("--session", metavar="ID", help="The session of which the job is an entry; for session tasks.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
 @pass_terminal
 def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: str | None, **given: Any) -> None:

@@ -140,6 +140,7 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
             "WHY",
             [formatting.failure(one.failure) if one.failure else "" for one in attempts],
             min_width=12,
+            wrap=True,
             hide_if="",
         ),
     ]
