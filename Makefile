@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 3)
 # A process runs consecutive tests, which share their module's fixtures, and takes tests from others when it is done.
 PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
+# In a new checkout, one process compiles the tests; otherwise each of the processes would compile all of them.
+COMPILE := test -e tests/__pycache__ || $(BIN)/python -m pytest -qq --collect-only >/dev/null
 # More arguments for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
 BENCH ?=
 
@@ -28,6 +30,7 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 
 test: ## Run the tests, except the long ones and those of our own tools (about 7 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	@$(COMPILE)
 	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
 
 test-tools: ## Run the tests of our own tools: the benchmarks and the test servers (1 minute)
