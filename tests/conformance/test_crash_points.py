@@ -202,7 +202,7 @@ CASES = {
     "settle a session claim": Case(
         session_running, lambda queue, turn: queue.sessions.settle(turn, [FOLLOWED, Failed("no", retry_after=5)])
     ),
-    "release a session claim": Case(session_running, settled(Released())),
+    "release a session claim": Case(session_running, lambda queue, turn: queue.sessions.settle(turn, Released())),
     "take a session over": Case(
         session_running,
         lambda queue, _: queue.sessions.open("s", worker="other", take_over=True, lease_token="t2"),
