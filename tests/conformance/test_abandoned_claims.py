@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -154,6 +155,40 @@ class TestCancelled:
                 assert (await queue.sessions.open("s", worker="other")).worker == "other"
 
         asyncio.run(main())
+
+    def test_a_cancelled_call_that_then_fails_leaves_no_error_for_the_event_loop_to_log(
+        self, harness: Harness
+    ) -> None:
+        strike = Strike(harness)
+        logged: list[dict[str, Any]] = []
+        failed: list[bool] = []
+
+        def fail() -> None:
+            failed.append(True)
+            raise RuntimeError("the commit failed")
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, about: logged.append(about))
+            async with harness.open_async() as queue:
+                await queue.enqueue_many(JOBS)
+                task = asyncio.ensure_future(queue.enqueue_many([NewJob("work"), NewJob("work")]))
+
+                def cancel() -> None:
+                    loop.call_soon_threadsafe(task.cancel)
+                    strike.at, strike.act = "commit", fail
+
+                strike.at, strike.act = "begin", cancel
+                with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+                    await asyncio.wait_for(task, PATIENCE_SECONDS)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while not failed:  # noqa: ASYNC110  # in another thread
+                        await asyncio.sleep(0.001)
+                assert (await queue.counts())["ready"] == len(JOBS)  # after the rollback
+                gc.collect()
+
+        asyncio.run(main())
+        assert logged == []
 
     def test_a_call_that_waits_for_the_writer_is_withdrawn(self, harness: Harness) -> None:
         async def main() -> None:

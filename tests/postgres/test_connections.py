@@ -16,6 +16,7 @@ import holdfast
 from holdfast import InvalidInput, Misconfigured
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.errors import StoreBusy
+from holdfast.storage.cancellation import finish_despite_cancellation
 from holdfast.storage.postgres import pool
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS
@@ -308,3 +309,28 @@ print(queue.settle(claim, holdfast.Done()).state, queue.counts())
         options = [sys.executable, "-c", program, url, schema]
         result = subprocess.run(options, capture_output=True, text=True, check=True, timeout=60)
         assert result.stdout.splitlines() == ["still open: 1", "done {'done': 1, 'ready': 2, 'running': 1}"]
+
+
+def test_work_that_fails_after_its_caller_was_cancelled_leaves_no_error_for_the_event_loop_to_log() -> None:
+    logged: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: logged.append(about))
+        failing = asyncio.Event()
+
+        async def fail() -> None:
+            await failing.wait()
+            raise RuntimeError("the statement failed")
+
+        task = asyncio.ensure_future(finish_despite_cancellation(fail()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        failing.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+
+    asyncio.run(main())
+    assert logged == []

@@ -8,9 +8,15 @@ import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def retrieve(done: asyncio.Future[Any]) -> None:
+    """Mark the error of an abandoned call as retrieved: asyncio would log it."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def finish_despite_cancellation(work: Awaitable[T]) -> T:
@@ -26,6 +32,7 @@ async def finish_despite_cancellation(work: Awaitable[T]) -> T:
             # Ignore further cancellations until the work has finished.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
+        retrieve(running)
         raise
 
 

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeV
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.retry import RetryPolicy
+from holdfast.storage.cancellation import retrieve
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.randomness import RANDOM
@@ -96,7 +97,7 @@ class UndoableWrite(Generic[T]):
 
     async def _abandon_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
         if self._withdraw():
-            running.add_done_callback(_retrieve)
+            running.add_done_callback(retrieve)
             return
         undoing = asyncio.create_task(self._undo_async(running, target))
         _in_background.add(undoing)
@@ -108,7 +109,7 @@ class UndoableWrite(Generic[T]):
     async def _undo_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
         if not running.done():
             await asyncio.wait([running])
-        _retrieve(running)
+        retrieve(running)
         if not any(self._results):
             return
         for failures in count(1):
@@ -121,12 +122,6 @@ class UndoableWrite(Generic[T]):
                 await asyncio.sleep(_UNDO_RETRIES.pause_seconds(failures, RANDOM.random()))
             else:
                 return
-
-
-def _retrieve(running: asyncio.Future[Any]) -> None:
-    """Mark the exception of an abandoned write as retrieved."""
-    if not running.cancelled():
-        running.exception()
 
 
 def _log_failure(error: HoldfastError) -> None:

@@ -15,7 +15,7 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.domain.masking import mask_url
 from holdfast.domain.new_job import CheckedJob
-from holdfast.storage.cancellation import finish_despite_cancellation, in_daemon_thread
+from holdfast.storage.cancellation import finish_despite_cancellation, in_daemon_thread, retrieve
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres.connection import PostgresConnector, described
 from holdfast.storage.postgres.errors import translated
@@ -159,6 +159,8 @@ class PostgresStore:
         running = asyncio.ensure_future(self._run_async(operation, plain, writes=writes, additional=self._holds()))
         self._begun.add(running)
         running.add_done_callback(self._begun.discard)
+        # If the caller is cancelled, nothing else would retrieve an error, and asyncio would log it.
+        running.add_done_callback(retrieve)
         return await asyncio.shield(running)
 
     async def _run_async(
