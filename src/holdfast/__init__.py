@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.client.connect import connect, connect_async
     from holdfast.client.sync_api.enqueued import Enqueued
     from holdfast.client.sync_api.queue import Queue, Transaction
+    from holdfast.domain.artifacts import Artifact
     from holdfast.domain.backoff import Backoff
     from holdfast.domain.claims import Claim, Lease
     from holdfast.domain.clock import Clock
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     )
     from holdfast.domain.job import Job
     from holdfast.domain.new_job import NewJob
-    from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released
+    from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released
     from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
     from holdfast.tasks.context import Context
     from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
@@ -107,6 +108,7 @@ _NAMES_BY_MODULE = {
     "client.connect": "connect connect_async",
     "client.sync_api.enqueued": "Enqueued",
     "client.sync_api.queue": "Queue Transaction",
+    "domain.artifacts": "Artifact",
     "domain.backoff": "Backoff",
     "domain.claims": "Claim Lease",
     "domain.clock": "Clock",
@@ -116,7 +118,7 @@ _NAMES_BY_MODULE = {
     ),
     "domain.job": "Job",
     "domain.new_job": "NewJob",
-    "domain.outcomes": "Artifact Deferred Done Failed Outcome Released",
+    "domain.outcomes": "Deferred Done Failed Outcome Released",
     "domain.session_claims": "SessionClaim SessionLease TurnLease",
     "tasks.context": "Context",
     "tasks.control_flow": "Cancelled Defer Fail Retry",

@@ -24,6 +24,7 @@ from holdfast.domain.errors import (
     Unavailable,
     UnknownKind,
     UnsupportedStore,
+    UploadNotFound,
     WaitTimeout,
     WorkerNotFound,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Unavailable",
     "UnknownKind",
     "UnsupportedStore",
+    "UploadNotFound",
     "WaitTimeout",
     "WorkerNotFound",
 ]

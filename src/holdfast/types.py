@@ -1,13 +1,16 @@
 """Classes that programs receive or name in annotations, but do not construct: results, options, tasks, namespaces."""
 
 from holdfast.client.async_api.admin import AsyncAdmin
+from holdfast.client.async_api.content import AsyncUploads
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
 from holdfast.client.sync_api.admin import Admin
+from holdfast.client.sync_api.content import Uploads
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
 from holdfast.client.sync_api.sessions import Sessions, Turns
+from holdfast.domain.artifacts import Upload, UploadedArtifact
 from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventPage
@@ -15,6 +18,7 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt
 from holdfast.domain.kinds import Kind
 from holdfast.domain.new_job import EnqueueOptions, JobOptions
+from holdfast.domain.output import OutputChunk, OutputPage
 from holdfast.domain.results import (
     ArtifactInfo,
     Backlog,
@@ -50,6 +54,7 @@ __all__ = [
     "AsyncSessions",
     "AsyncTask",
     "AsyncTurns",
+    "AsyncUploads",
     "Attempt",
     "Backlog",
     "CancelReport",
@@ -69,6 +74,8 @@ __all__ = [
     "Lane",
     "Lanes",
     "Now",
+    "OutputChunk",
+    "OutputPage",
     "Policy",
     "Pruned",
     "Renewal",
@@ -89,6 +96,9 @@ __all__ = [
     "TaskRegistry",
     "Turns",
     "Unserved",
+    "Upload",
+    "UploadedArtifact",
+    "Uploads",
     "Waiting",
     "WorkerInfo",
     "WorkerStatus",

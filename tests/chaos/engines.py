@@ -99,6 +99,13 @@ _STRAYS = """
     union all
     select 'artifact', seq::text from holdfast.artifact where seq not in (select seq from holdfast.job)
     union all
+    select 'upload', upload from holdfast.upload
+     where expires_at_ms is null and upload not in (select upload from holdfast.artifact)
+    union all
+    select 'chunk', upload from holdfast.upload_chunk where upload not in (select upload from holdfast.upload)
+    union all
+    select 'output', seq::text from holdfast.output where seq not in (select seq from holdfast.job)
+    union all
     select 'route', id from holdfast.job where route not in (select route from holdfast.route)
     union all
     select 'event', job_id from holdfast.event group by job_id, number having count(*) > 1"""

@@ -37,6 +37,7 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("jobs", "priority"): ["one", "3"],
     ("jobs", "wait"): ["done"],
     ("jobs", "artifact"): ["done", "log.txt"],
+    ("jobs", "output"): ["done", "--follow"],
     ("lanes", "list"): [],
     ("lanes", "set"): ["x", "--order", "strict"],
     ("kinds", "list"): [],

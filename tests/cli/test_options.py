@@ -24,6 +24,7 @@ ON_EXISTING = [
     ["jobs", "priority", "x", "1"],
     ["jobs", "wait", "x"],
     ["jobs", "artifact", "x", "y"],
+    ["jobs", "output", "x"],
     ["lanes", "list"],
     ["lanes", "set", "x", "--state", "paused"],
     ["kinds", "list"],

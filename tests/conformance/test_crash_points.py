@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import Artifact, Claim, Deferred, Done, Failed, Outcome, Queue, Released, SessionClaim, SessionLease
+from holdfast import (
+    Artifact,
+    Claim,
+    Deferred,
+    Done,
+    Failed,
+    Outcome,
+    Queue,
+    Released,
+    SessionClaim,
+    SessionLease,
+)
+from holdfast.types import Upload
 from tests.support.claims import claim_one
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.stores import Harness
@@ -84,6 +96,18 @@ def suspect_and_expired(harness: Harness, queue: Queue) -> Any:
     queue.enqueue("work", job_id="b", priority=1)
     claim_one(queue, worker="w", incarnation="i", lease=5)
     harness.clock.advance(5)
+
+
+def one_uploaded(_harness: Harness, queue: Queue) -> Upload:
+    return queue.uploads.send(b"u" * 300_000)
+
+
+def one_with_inputs(_harness: Harness, queue: Queue) -> None:
+    queue.enqueue("work", job_id="a", dedupe_key="k", events="all", artifacts=[Artifact("old", b"o")])
+
+
+def one_running_and_uploaded(harness: Harness, queue: Queue) -> tuple[Claim, Upload]:
+    return one_running(harness, queue), one_uploaded(harness, queue)
 
 
 def session_waiting(_harness: Harness, queue: Queue) -> None:
@@ -160,6 +184,23 @@ CASES = {
     "heartbeat": Case(one_running, lambda queue, claim: queue.heartbeat(claim, lease=60)),
     "progress": Case(one_running, lambda queue, claim: queue.progress(claim, phase="loading", percent=5)),
     "attach": Case(one_running, lambda queue, claim: queue.attach(claim, [Artifact("out", b"x")])),
+    "enqueue with artifacts": Case(
+        one_uploaded,
+        lambda queue, upload: queue.enqueue(
+            "work", job_id="a", events="all", artifacts=[Artifact("in", b"x"), upload.artifact("large")]
+        ),
+    ),
+    "enqueue other artifacts onto a key": Case(
+        one_with_inputs,
+        lambda queue, _: queue.enqueue(
+            "work", dedupe_key="k", on_duplicate="replace", artifacts=[Artifact("new", b"n")]
+        ),
+    ),
+    "settle with an upload": Case(
+        one_running_and_uploaded,
+        lambda queue, needed: queue.settle(needed[0], Done(artifacts=[needed[1].artifact("out")])),
+    ),
+    "emit": Case(one_running, lambda queue, claim: queue.emit(claim, "text", part=0)),
     "settle done": Case(one_running, settled(Done({"n": 1}))),
     "settle done with follow-ups": Case(one_running, settled(FOLLOWED)),
     "settle done before a successor": Case(one_running_and_succeeded, settled(Done())),
@@ -223,7 +264,7 @@ def snapshot(queue: Queue) -> object:
         jobs,
         queue.events(limit=1000).events,
         queue.lanes.list(),
-        [(queue.attempts(job.id), queue.artifacts(job.id)) for job in jobs],
+        [(queue.attempts(job.id), queue.artifacts(job.id), queue.output(job.id)) for job in jobs],
     )
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import Artifact, Backoff, Deferred, Done, Failed, InvalidInput, NewJob, Outcome, Released
 from holdfast.domain import limits, strict_json
-from holdfast.domain.outcomes import CheckedOutcome, check_artifacts, check_outcome
+from holdfast.domain.artifacts import check_artifacts
+from holdfast.domain.outcomes import CheckedOutcome, check_outcome
 
 TIME = datetime(2024, 2, 3, tzinfo=UTC)
 numbers = itertools.count()
@@ -137,9 +138,9 @@ class TestArtifacts:
         assert caught.value.field == "artifacts[0].data"
 
     def test_the_largest_is_taken_and_one_byte_more_is_not(self) -> None:
-        assert check_artifacts([Artifact("a", bytes(limits.ARTIFACT_BYTES_MAX))])
+        assert check_artifacts([Artifact("a", bytes(limits.ARTIFACTS_DIRECT_BYTES_MAX))])
         with pytest.raises(InvalidInput) as caught:
-            check_artifacts([Artifact("a", bytes(limits.ARTIFACT_BYTES_MAX + 1))])
+            check_artifacts([Artifact("a", bytes(limits.ARTIFACTS_DIRECT_BYTES_MAX + 1))])
         assert caught.value.field == "artifacts[0].data"
 
     def test_as_many_as_the_limit_are_taken_and_one_more_is_not(self) -> None:

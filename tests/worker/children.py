@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 import holdfast
-from holdfast import Context, Queue, SessionContext
+from holdfast import Context, LeaseLost, Queue, SessionContext
 from holdfast.worker.worker import Worker
 
 EFFECTS = "create table if not exists effects (number integer primary key)"
@@ -107,5 +108,21 @@ def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) ->
             for number in messages:
                 row = (context.session, number, context.fencing_token)
                 transaction.execute("insert into lines values (?, ?, ?)", row)
+
+    Worker(queue, **options).run()
+
+
+def emit_by_hand(pipe: Connection, url: str, options: dict[str, Any]) -> None:
+    """Run a worker whose handler emits the lines that arrive, until its lease is lost, which it reports."""
+    logging.disable()
+    queue = open_queue(url)
+
+    @queue.task("speak")
+    def speak(context: Context) -> None:
+        while not context.cancelled:
+            if pipe.poll(0.01):
+                with suppress(LeaseLost):
+                    context.emit(pipe.recv())
+        pipe.send(context.stop_reason)
 
     Worker(queue, **options).run()

@@ -156,6 +156,7 @@ def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
         Column("NAME", [one.name for one in artifacts]),
         Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
         Column("TYPE", [one.media_type for one in artifacts], min_width=12),
+        Column("ROLE", ["input" if one.input else "output" for one in artifacts]),
         Column("STORED", [formatting.both(one.created_at, terminal.now) for one in artifacts], rank=1),
     ]
     return table(columns, terminal.out.width - 2)

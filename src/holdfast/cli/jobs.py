@@ -1,4 +1,4 @@
-"""`holdfast jobs`: list, show, cancel, requeue and wait for jobs, change priorities, and fetch artifacts."""
+"""`holdfast jobs`: list, show, cancel, requeue and wait for jobs, change priorities, read output, fetch artifacts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused
-from holdfast.cli import errors, formatting, job_bulk, job_list, job_show, json_view, params
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, json_view, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import F, Group, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
@@ -360,6 +360,27 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
         if job.state == "done" and job.result is not None:
             terminal.line(json.dumps(job.result, indent=2, ensure_ascii=False))
     return errors.OK if job.state == "done" else errors.REFUSED
+
+
+@jobs.command(
+    epilog="""
+    With --json every chunk is one line, with its number and attempt.
+
+    Examples:
+      holdfast jobs output order-42
+      holdfast jobs output order-42 --follow
+    """
+)
+@click.argument("job_id", metavar="ID")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only chunks after this number.")
+@click.option("--follow", is_flag=True, help="Wait for more output until the job has finished.")
+@pass_terminal
+def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
+    """Print the text that a job has emitted."""
+    with terminal.queue() as queue:
+        found = find_job(queue, job_id).id
+        chunks = queue.stream(found, after=after) if follow else job_output.read(queue, found, after)
+        job_output.write(terminal, chunks)
 
 
 @jobs.command(

@@ -18,6 +18,7 @@ from holdfast.types import (
     Finding,
     Kind,
     Lane,
+    OutputChunk,
     Pruned,
     Requeued,
     Tally,
@@ -111,6 +112,17 @@ def attempt(one: Attempt) -> Document:
 def artifact(one: ArtifactInfo) -> Document:
     """Return the properties of an artifact, without its content."""
     return _with_timestamps(one)
+
+
+def output_chunk(one: OutputChunk) -> Document:
+    """Return one chunk of a job's output."""
+    return {
+        "number": one.number,
+        "attempt": one.attempt,
+        "epoch": one.epoch,
+        "at_ms": _timestamp(one.at),
+        "text": one.text,
+    }
 
 
 def event(one: Event) -> Document:

@@ -1,4 +1,4 @@
-"""Ids that a process generates: job ids, lease tokens, worker names."""
+"""Ids that a process generates: job ids, lease tokens, upload ids, worker names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def uuid7() -> str:
 
 def lease_token() -> str:
     """Return a random token that no other claim uses."""
+    return secrets.token_hex(16)
+
+
+def upload_id() -> str:
+    """Return a random id that no other upload has."""
     return secrets.token_hex(16)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from holdfast.client import ids
 from holdfast.domain import limits, validation
+from holdfast.domain.artifacts import direct_size
 from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import FailureClass
@@ -43,7 +44,7 @@ def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         checked_jobs.append(checked)
-        chars += len(checked.payload_json)
+        chars += len(checked.payload_json) + direct_size(checked.artifacts)
     # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
         _refuse_large_payloads(checked_jobs)
@@ -51,14 +52,15 @@ def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
 
 
 def _refuse_large_payloads(checked_jobs: Sequence[CheckedJob]) -> None:
-    """Raise `InvalidInput` for the job whose payload exceeds the limit for the payloads of one call."""
+    """Raise `InvalidInput` for the job that exceeds the limit for the payloads and artifacts of one call."""
     size = 0
     for index, checked in enumerate(checked_jobs):
-        size += len(checked.payload_json.encode())
+        size += len(checked.payload_json.encode()) + direct_size(checked.artifacts)
         if size > limits.ENQUEUE_MANY_BYTES_MAX:
             raise InvalidInput(
                 f"jobs[{index}].payload",
-                f"makes the payloads of this call exceed {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer jobs",
+                f"makes the payloads and artifacts of this call exceed {limits.ENQUEUE_MANY_BYTES_MAX} bytes;"
+                " send fewer jobs",
             )
 
 
@@ -208,6 +210,33 @@ def job_filter(
         session=validation.optional_name(session, "session"),
         age_ms=None if older_than is None else validation.duration_ms(older_than, "older_than"),
     )
+
+
+def pieces(source: object) -> Iterator[bytes]:
+    """Return the bytes of *source* in chunks of an upload, or raise `InvalidInput` if it does not have bytes."""
+    if isinstance(source, bytes):
+        return _cut((source,))
+    if hasattr(source, "read"):
+        return _cut(iter(lambda: source.read(limits.ARTIFACT_CHUNK_BYTES), b""))
+    if not isinstance(source, Iterable) or isinstance(source, str):
+        found = type(source).__name__
+        raise InvalidInput("source", f"must be bytes, a binary file or an iterable of bytes, not {found}")
+    return _cut(source)
+
+
+def _cut(parts: Iterable[object]) -> Iterator[bytes]:
+    step, buffer = limits.ARTIFACT_CHUNK_BYTES, bytearray()
+    for part in parts:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise InvalidInput("source", f"must contain bytes, not {type(part).__name__}")
+        buffer += part
+        start = 0
+        while len(buffer) - start >= step:
+            yield bytes(buffer[start : start + step])
+            start += step
+        del buffer[:start]
+    if buffer:
+        yield bytes(buffer)
 
 
 def _states(value: State | Sequence[State] | None) -> tuple[State, ...]:

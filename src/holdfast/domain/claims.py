@@ -13,6 +13,7 @@ from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.domain.job import Job, JobRow, row_of
+from holdfast.domain.output import OutputWrite
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.validation import Duration
 
@@ -96,6 +97,8 @@ class LeaseUpdate(NamedTuple):
     note: Note | None = None
     started: bool = False
     """Whether the handler has started, which acknowledges the claim."""
+    output: OutputWrite | None = None
+    """Text to append to the output of the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
     ├── Refused            the request contradicts the store: do not retry it unchanged
     │   ├── JobNotFound        the job does not exist, or this caller may not see it
     │   ├── ArtifactNotFound   the job has no artifact of this name
+    │   ├── UploadNotFound     the upload does not exist, has expired, or is another tenant's
     │   ├── WorkerNotFound     no worker of this name has registered
     │   ├── JobFailed          the job whose result was requested was not done
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
@@ -112,6 +113,16 @@ class ArtifactNotFound(Refused):
         super().__init__(f"job {job_id!r} has no artifact {name!r}")
         self.job_id = job_id
         self.name = name
+
+
+class UploadNotFound(Refused):
+    """No upload with this id exists, it has expired, or it belongs to another tenant. Upload the bytes again."""
+
+    code = "upload_not_found"
+
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(f"no upload {upload_id!r}, or it has expired")
+        self.upload_id = upload_id
 
 
 class WorkerNotFound(Refused):

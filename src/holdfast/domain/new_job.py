@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.artifacts import AnyArtifact, CheckedArtifact, check_artifacts, contents
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput
@@ -53,6 +54,8 @@ class EnqueueOptions(SessionOptions, total=False):
     on_duplicate: OnDuplicate
     events: EventScope
     """`all` records every transition of this job, not only the final one."""
+    artifacts: Sequence[AnyArtifact]
+    """Input artifacts: bytes for the handler, given directly or uploaded before."""
 
 
 class JobOptions(EnqueueOptions, total=False):
@@ -160,6 +163,8 @@ class CheckedJob(NamedTuple):
     """The session entry, if it is one."""
     given: Container[str] | None = None
     """The options that the caller gave; None if the catalog of kinds does not apply or has been applied."""
+    artifacts: tuple[CheckedArtifact, ...] = ()
+    """The input artifacts."""
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
@@ -177,7 +182,7 @@ def _number(name: str) -> int:
 
 
 _OPTIONS: Final = frozenset(JobOptions.__annotations__)
-_OWN_OPTIONS: Final = frozenset(("job_id", "dedupe_key"))
+_OWN_OPTIONS: Final = frozenset(("job_id", "dedupe_key", "artifacts"))
 _NO_STRINGS: Final = "{}"
 _SETTINGS_CACHED: Final = 1_024
 
@@ -224,6 +229,7 @@ def _check(
     if not _OPTIONS.issuperset(options):
         validation.refuse_unknown(options, _OPTIONS, "a job")
     chosen = key = entry = None
+    artifacts: tuple[CheckedArtifact, ...] = ()
     given = None if from_task else options
     if not SESSION_OPTIONS.isdisjoint(options):
         if joins_session(options):
@@ -232,14 +238,15 @@ def _check(
     if not _OWN_OPTIONS.isdisjoint(options):
         chosen = validation.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
         key = validation.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
+        artifacts = check_artifacts(options.get("artifacts", ()))
         options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}  # type: ignore[assignment]
     settings = _settings(kind, tenant, options, keyed=key is not None)
     if entry is not None:
         settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     # Only a chosen id can match a job of another call, so only that needs the digest.
-    digest = None if chosen is None else _digest(settings, payload_json, key, entry)
-    return CheckedJob(chosen or fresh_id, settings, payload_json, key, digest, entry, given)
+    digest = None if chosen is None else _digest(settings, payload_json, key, entry, artifacts)
+    return CheckedJob(chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts)
 
 
 def _settings(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
@@ -333,9 +340,16 @@ def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
     return None
 
 
-def _digest(settings: JobSettings, payload_json: str, key: str | None, entry: SessionEntry | None) -> bytes:
+def _digest(
+    settings: JobSettings,
+    payload_json: str,
+    key: str | None,
+    entry: SessionEntry | None,
+    artifacts: Sequence[CheckedArtifact],
+) -> bytes:
     bodies = map(strict_json.decode, (payload_json, settings.headers_json, settings.tags_json))
     content = [settings._replace(headers_json="", tags_json=""), key, *bodies, entry]
+    content.append(contents(artifacts))
     return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
@@ -418,7 +432,7 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
 
 def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
     """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
-    job_id, settings, payload_json, dedupe_key, digest, _, _ = new
+    job_id, settings, payload_json, dedupe_key, digest, _, _, _ = new
     due_at_ms = now.wall_ms + settings.delay_ms
     if settings.run_at_ms is not None:
         due_at_ms = max(settings.run_at_ms, now.wall_ms)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.artifacts import (
+    AnyArtifact,
+    CheckedArtifact,
+    check_artifacts,
+    check_direct_size,
+    check_list,
+    contents,
+    direct_size,
+)
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failure
@@ -18,21 +27,12 @@ from holdfast.domain.validation import Duration
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
-    """Named, typed bytes that belong to a job. The name is a label, never a path."""
-
-    name: str
-    data: bytes = field(repr=False)
-    media_type: str = "application/octet-stream"
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The work succeeded. Result, follow-up jobs and artifacts are stored together with the settlement."""
 
     result: Json = None
     follow_ups: Sequence[JobLike] = ()
-    artifacts: Sequence[Artifact] = ()
+    artifacts: Sequence[AnyArtifact] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class CheckedOutcome(NamedTuple):
     pause_ms: int | None = None
     until_ms: int | None = None
     follow_ups: tuple[CheckedJob, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: tuple[CheckedArtifact, ...] = ()
 
 
 def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
@@ -99,7 +99,7 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
     if done.follow_ups == () == done.artifacts:
         return CheckedOutcome(done, None, result_json)
-    _check_list(done.follow_ups, "follow_ups")
+    check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
         raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
     follow_ups = tuple(
@@ -107,9 +107,16 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         for index, new in enumerate(done.follow_ups)
     )
     artifacts = check_artifacts(done.artifacts)
+    if any(new.artifacts for new in follow_ups):
+        size = direct_size(artifacts) + sum(direct_size(new.artifacts) for new in follow_ups)
+        check_direct_size(size, "follow_ups")
     # New ids differ each time the same settlement is sent, so they are not part of the digest.
-    follow_up_jobs = [new._replace(id="" if new.digest is None else new.id, given=None) for new in follow_ups]
-    artifact_digests = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
+    follow_up_jobs = [
+        (new._replace(id="" if new.digest is None else new.id, given=None, artifacts=()), contents(new.artifacts))
+        for new in follow_ups
+    ]
+    # Not the upload: the same bytes may be uploaded again before the same settlement is sent again.
+    artifact_digests = contents(artifacts)
     # Empty lists are equivalent to omitted ones.
     digest = (
         _digest("done", result_json, follow_up_jobs, artifact_digests) if follow_up_jobs or artifact_digests else None
@@ -121,39 +128,6 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         follow_ups=follow_ups,
         artifacts=artifacts,
     )
-
-
-def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Return *artifacts* if each has a valid name, type and size and no two share a name."""
-    _check_list(artifacts, "artifacts")
-    if len(artifacts) > limits.ARTIFACTS_MAX:
-        raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
-    seen: set[str] = set()
-    for index, artifact in enumerate(artifacts):
-        path = f"artifacts[{index}]"
-        if not isinstance(artifact, Artifact):
-            raise InvalidInput(path, f"must be an Artifact, not {type(artifact).__name__}")
-        _check_artifact(artifact, path)
-        if artifact.name in seen:
-            raise InvalidInput(f"{path}.name", f"{artifact.name!r} is given twice")
-        seen.add(artifact.name)
-    return tuple(artifacts)
-
-
-def _check_list(values: object, field: str) -> None:
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
-
-
-def _check_artifact(artifact: Artifact, path: str) -> None:
-    name = validation.name(artifact.name, f"{path}.name")
-    if "/" in name or "\\" in name or name in {".", ".."}:
-        raise InvalidInput(f"{path}.name", "is a label, not a path: it must not contain '/' or '\\'")
-    validation.name(artifact.media_type, f"{path}.media_type")
-    if not isinstance(artifact.data, bytes):
-        raise InvalidInput(f"{path}.data", f"must be bytes, not {type(artifact.data).__name__}")
-    if len(artifact.data) > limits.ARTIFACT_BYTES_MAX:
-        raise InvalidInput(f"{path}.data", f"is {len(artifact.data)} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}")
 
 
 def _check_failed(failed: Failed) -> CheckedOutcome:

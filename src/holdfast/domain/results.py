@@ -98,7 +98,12 @@ class ArtifactInfo:
     name: str
     media_type: str
     size: int
+    digest: str
+    """The SHA-256 of the bytes, as 64 hexadecimal digits."""
+    input: bool
+    """Whether it was enqueued with the job; else an attempt stored it."""
     epoch: int
+    """The epoch of the attempt that stored it; 0 for an input."""
     created_at: datetime
 
 

@@ -17,6 +17,7 @@ from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers, with_pub
 from holdfast.domain.results import StoredJob
 from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
+from holdfast.operations.artifacts import replace_inputs, write_inputs
 from holdfast.operations.session_enqueue import (
     LockedSession,
     append_entry,
@@ -83,7 +84,24 @@ async def enqueue_jobs(
             refusal.path = f"{field}[{index}]"
         raise
     await _flush(tx, call)
+    for index, (new, enqueued) in enumerate(zip(checked_jobs, results, strict=True)):
+        if new.artifacts and enqueued.created:
+            path = f"{field}[{index}]" if len(results) > 1 else ""
+            await _write_inputs(tx, row_of(enqueued.job), new, call.now, path)
     return results
+
+
+async def _write_inputs(tx: StoreTransaction, job: JobRow, new: CheckedJob, now: Now, path: str) -> None:
+    """Store the input artifacts of a new job; an error names the job by *path*, unless it is empty."""
+    try:
+        await write_inputs(tx, job, new.artifacts, now)
+    except Refused as refusal:
+        refusal.path = path or None
+        raise
+    except InvalidInput as error:
+        if not path:
+            raise
+        raise InvalidInput(f"{path}.{error.field}", error.problem) from None
 
 
 class _EnqueueCall(NamedTuple):
@@ -298,7 +316,7 @@ async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKe
 async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: CheckedJob) -> JobRow:
     await _flush(tx, call)
     replaced = new_jobs.replace_content(job, new)
-    if replaced == job:
+    if not await replace_inputs(tx, job, new.artifacts, call.now) and replaced == job:
         return job
     recorded: dict[int, EventName] = {}
     if records(call.routing, replaced, "replaced"):

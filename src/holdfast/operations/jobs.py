@@ -1,4 +1,4 @@
-"""Reading jobs, attempts, artifacts, counts and the health report."""
+"""Reading jobs, attempts, counts and the health report."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from holdfast.domain import limits, serving, strict_json, transitions
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import ArtifactNotFound, EventsPruned, InvalidInput, JobNotFound, WorkerNotFound
+from holdfast.domain.errors import EventsPruned, InvalidInput, JobNotFound, WorkerNotFound
 from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job, JobRow
-from holdfast.domain.outcomes import Artifact
 from holdfast.domain.results import (
-    ArtifactInfo,
     Backlog,
     CountBy,
     Finding,
@@ -65,21 +63,6 @@ async def attempts(tx: StoreTransaction, job_id: str, tenant: str | None) -> lis
     if job.epoch and not (rows and rows[-1].epoch == job.epoch):
         rows = [*rows, transitions.newest_attempt(job)]
     return list(map(Attempt.of_row, rows))
-
-
-async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
-    """Return the artifacts of the job, without their bytes."""
-    job = await get_row(tx, job_id, tenant)
-    return await tx.artifacts(job.seq)
-
-
-async def artifact(tx: StoreTransaction, job_id: str, name: str, tenant: str | None) -> Artifact:
-    """Return one artifact of the job."""
-    job = await get_row(tx, job_id, tenant)
-    found = await tx.artifact(job.seq, name)
-    if found is None:
-        raise ArtifactNotFound(job_id, name)
-    return found
 
 
 async def counts(tx: StoreTransaction, by: CountBy, tenant: str | None) -> dict[str, int]:

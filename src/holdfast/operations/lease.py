@@ -1,4 +1,4 @@
-"""Writes of a running attempt before it settles: heartbeats, progress, artifacts. Each checks the lease."""
+"""Writes of a running attempt before it settles: heartbeats and progress. Each checks the lease."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Lease, Note, Renewal
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
+from holdfast.domain.errors import HoldfastError, LeaseLost
 from holdfast.domain.job import Job, JobRow
-from holdfast.domain.outcomes import Artifact
 from holdfast.domain.validation import datetime_of
 from holdfast.operations.jobs import get_row
 from holdfast.storage.contract import StoreTransaction
@@ -89,23 +88,3 @@ async def _write_note(tx: StoreTransaction, job: JobRow, lease: JobFence, note: 
     noted = transitions.progress(job, lease, note.phase, note.percent, now)
     await tx.update_progress(noted)
     return noted
-
-
-async def attach(tx: StoreTransaction, lease: JobFence, artifacts: Sequence[Artifact]) -> None:
-    """Store artifacts of a running attempt."""
-    jobs = await lock_held(tx, [lease])
-    now = await tx.now()
-    job = held_job(jobs, lease)
-    transitions.check_fence(job, lease, now)
-    await write_artifacts(tx, job, artifacts, now)
-
-
-async def write_artifacts(tx: StoreTransaction, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
-    """Store *artifacts* of the job, or raise `InvalidInput` if it would have too many."""
-    if not artifacts:
-        return
-    stored = {artifact.name for artifact in await tx.artifacts(job.seq)}
-    names = stored | {artifact.name for artifact in artifacts}
-    if len(names) > limits.ARTIFACTS_MAX:
-        raise InvalidInput("artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}")
-    await tx.write_artifacts(job, artifacts, now)

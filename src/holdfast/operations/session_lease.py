@@ -32,8 +32,9 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.transitions import Transition
 from holdfast.domain.validation import datetime_of
 from holdfast.operations.apply_transitions import apply_transitions
+from holdfast.operations.artifacts import write_outputs
 from holdfast.operations.enqueue import enqueue_jobs, lock_matches
-from holdfast.operations.lease import held_job, lock_held, write_artifacts
+from holdfast.operations.lease import held_job, lock_held
 from holdfast.operations.session_enqueue import create_session
 from holdfast.operations.sessions import refresh_heads, refresh_sessions
 from holdfast.operations.settle import find_duplicate_settlement
@@ -185,7 +186,7 @@ async def settle_session(tx: StoreTransaction, claim: SessionClaim, outcomes: Se
     settled = await apply_transitions(tx, routing, decided, now)
     for job, checked in zip(settled, outcomes, strict=True):
         await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
-        await write_artifacts(tx, job, checked.artifacts, now)
+        await write_outputs(tx, job, checked.artifacts, now)
     return list(map(Job, settled))
 
 

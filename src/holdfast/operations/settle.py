@@ -14,8 +14,9 @@ from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
+from holdfast.operations.artifacts import write_outputs
 from holdfast.operations.enqueue import enqueue_jobs, is_shared, lock_matches
-from holdfast.operations.lease import held_job, write_artifacts
+from holdfast.operations.lease import held_job
 from holdfast.storage.contract import StoreTransaction
 
 
@@ -152,7 +153,7 @@ async def _settle_with_extras(
             # Finish the job before its follow-ups are enqueued: one of them may have its dedupe key.
             [job] = await apply_transitions(tx, call.routing, [transition], call.now)
             await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
-            await write_artifacts(tx, job, checked.artifacts, call.now)
+            await write_outputs(tx, job, checked.artifacts, call.now)
     except (Refused, Misconfigured) as refusal:
         return Settlement(claim, error=refusal)
     call.jobs[job.seq] = job

@@ -9,7 +9,7 @@ Unless a method says otherwise, rows that it returns in a write transaction are 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, TypeAlias
@@ -21,11 +21,12 @@ from holdfast.domain.events import Event, EventName
 from holdfast.domain.job import AttemptRow, JobRow, State
 from holdfast.domain.kinds import Publication
 from holdfast.domain.new_job import DedupeKey
-from holdfast.domain.outcomes import Artifact, CheckedOutcome
-from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
+from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.domain.results import CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
 from holdfast.domain.transitions import Transition
+from holdfast.storage.content import ContentTransaction
 from holdfast.storage.randomness import RANDOM
 
 SessionName: TypeAlias = tuple[str, str]
@@ -125,7 +126,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(ABC):
+class StoreTransaction(ContentTransaction):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)
@@ -376,18 +377,6 @@ class StoreTransaction(ABC):
     @abstractmethod
     async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job, oldest first."""
-
-    @abstractmethod
-    async def artifacts(self, seq: int) -> list[ArtifactInfo]:
-        """Return the artifacts of a job without their bytes."""
-
-    @abstractmethod
-    async def artifact(self, seq: int, name: str) -> Artifact | None:
-        """Return one artifact."""
-
-    @abstractmethod
-    async def write_artifacts(self, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
-        """Store artifacts; an existing artifact of the same name is replaced."""
 
     # --- events -----------------------------------------------------------------------------------------------------
 

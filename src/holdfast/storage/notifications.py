@@ -101,6 +101,11 @@ def job_topic(job_id: str) -> str:
     return f"job:{job_id}"
 
 
+def output_topic(job_id: str) -> str:
+    """Return the topic notified when the output of the job has grown."""
+    return f"output:{job_id}"
+
+
 def lane_topic(lane: str) -> str:
     """Return the topic notified when the lane may have claimable jobs."""
     return f"lane:{lane}"

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
 from typing import Any, Final, TypeAlias, cast
 
-from holdfast.domain import strict_json
+from holdfast.domain import limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.events import Event
@@ -113,15 +113,30 @@ class SqlRecords(SqlQueries):
     ) -> tuple[int, JobPosition]:
         """Delete finished jobs with all their data."""
         values = {"state": state, "finished_after": after[0], "after": after[1], "before": before_ms, "limit": limit}
-        found = await self.query("jobs_to_prune", values)
+        found = await self._limit_output(await self.query("jobs_to_prune", values))
         seqs = [seq for _, seq in found]
         if seqs:
+            await self.query("outputs_delete", {"seqs": seqs})
             await self.query("message_ids_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("uploads_of_jobs_expire", {"seqs": seqs, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
             await self.query("jobs_delete", {"seqs": seqs})
             after = (found[-1][0], found[-1][1])
         return len(seqs), after
+
+    async def _limit_output(self, found: Rows) -> Rows:
+        """Return the first of the jobs *found*, as many as have a limited number of output chunks in total."""
+        if not found:
+            return found
+        ends = await self.query("output_ends", {"seqs": [seq for _, seq in found]})
+        numbers = {seq: number for seq, number, *_ in ends}
+        chunks = 0
+        for index, (_, seq) in enumerate(found):
+            chunks += numbers.get(seq, 0)
+            if chunks > limits.OUTPUT_CHUNKS_PRUNED and index:
+                return found[:index]
+        return found
 
     async def count_old_events(self, horizon: EventPosition, before_ms: int) -> tuple[int, bool]:
         """Return the number of old events after the horizon, and whether a newer event follows."""

@@ -18,13 +18,13 @@ from holdfast.domain.events import EventName
 from holdfast.domain.job import AttemptRow, JobRow, row_of
 from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import DedupeKey
-from holdfast.domain.outcomes import Artifact, CheckedOutcome
-from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
+from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.domain.results import CountBy, JobFilter, Tally
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition, attempt_ended
-from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 
 _FAIR_SCOPES_KEPT: Final = 1_000
@@ -112,7 +112,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords):
+class SqlTransaction(SqlSessions, SqlRecords, SqlContent):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)
@@ -508,27 +508,6 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job."""
         return [AttemptRow(*row) for row in await self.query("attempts_of_job", {"seq": seq})]
-
-    async def artifacts(self, seq: int) -> list[ArtifactInfo]:
-        """Return the artifacts of a job."""
-        rows = await self.query("artifacts_of_job", {"seq": seq})
-        return [
-            ArtifactInfo(name, media_type, size, epoch, datetime_of(created_at_ms))
-            for name, media_type, size, epoch, created_at_ms in rows
-        ]
-
-    async def artifact(self, seq: int, name: str) -> Artifact | None:
-        """Return one artifact."""
-        rows = await self.query("artifact_read", {"seq": seq, "name": name})
-        return Artifact(*rows[0]) if rows else None
-
-    async def write_artifacts(self, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
-        """Store artifacts."""
-        rows = [
-            (job.seq, artifact.name, artifact.media_type, len(artifact.data), job.epoch, now.wall_ms, artifact.data)
-            for artifact in artifacts
-        ]
-        await self._change_rows("artifact_write", rows)
 
 
 # In the order of the columns of `claim_header`.

@@ -1,6 +1,7 @@
 """`Context`: a handler's view of its attempt. It collects data and never calls the store itself.
 
-The worker writes the data: progress with the next lease renewal, artifacts and follow-ups with the settlement.
+The worker writes the data: progress with the next lease renewal, output a moment later, artifacts and follow-ups with
+the settlement.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from collections.abc import Callable, MutableMapping
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack
 
-from holdfast.domain import limits, validation
+from holdfast.domain import limits, output, validation
+from holdfast.domain.artifacts import AnyArtifact, Artifact, Upload, check_artifact, check_direct_size
 from holdfast.domain.claims import Claim, Note
 from holdfast.domain.errors import InvalidInput, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import JobLike, JobOptions, NewJob, check_job, copy_job
-from holdfast.domain.outcomes import Artifact, check_artifacts
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.tasks.control_flow import Cancelled
+from holdfast.tasks.output_buffer import OutputBuffer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,6 +46,18 @@ class TransactionBlock(Protocol):
     ) -> bool | None: ...
 
 
+class ArtifactReader(Protocol):
+    """Reads artifacts of one job, sync and async."""
+
+    def read(self, name: str) -> Artifact:
+        """Return one artifact."""
+        ...
+
+    async def read_async(self, name: str) -> Artifact:
+        """Return one artifact."""
+        ...
+
+
 class Context:
     """One attempt as its handler sees it. Thread-safe."""
 
@@ -56,8 +70,11 @@ class Context:
         "_latest_progress",
         "_lock",
         "_logger",
+        "_on_output",
         "_open_transaction",
+        "_output",
         "_pending_progress",
+        "_reader",
         "_stop",
         "_tasks",
     )
@@ -67,14 +84,17 @@ class Context:
         self._lock = Lock()
         self._pending_progress: Note | None = None
         self._latest_progress = Note()
-        self._artifacts: dict[str, Artifact] = {}
+        self._artifacts: dict[str, AnyArtifact] = {}
         self._follow_ups: list[NewJob] = []
         self._cancelled: StopReason | None = None
         self._ended = False
         # Created on first use: a worker creates a context for every job, and most handlers never need these.
         self._stop: Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
+        self._output: OutputBuffer | None = None
+        self._on_output: Callable[[], None] | None = None
         self._open_transaction: Callable[[float], TransactionBlock] | None = None
+        self._reader: ArtifactReader | None = None
         self._tasks: TaskRegistry | None = None
 
     def __repr__(self) -> str:
@@ -159,18 +179,46 @@ class Context:
                     note.percent if newer.percent is None else newer.percent,
                 )
 
+    # --- output ----------------------------------------------------------------------------------------------------
+
+    def emit(self, text: str) -> None:
+        """Append *text* to the job's output stream. The worker writes it within about 100 ms, and before it settles.
+
+        Raises `InvalidInput` if the text is not valid or the output too large, and `LeaseLost` if the attempt has
+        ended.
+        """
+        if not output.check_text(text):
+            return
+        if self._ended:
+            raise LeaseLost(self.job.id, self.epoch, "the attempt has ended")
+        if self._buffer().add(text) and self._on_output is not None:
+            self._on_output()
+
+    def _buffer(self) -> OutputBuffer:
+        with self._lock:
+            if self._output is None:
+                self._output = OutputBuffer()
+            return self._output
+
     # --- collecting ------------------------------------------------------------------------------------------------
 
-    def attach(self, name: str, data: bytes, media_type: str = "application/octet-stream") -> None:
-        """Add an artifact to store if the attempt is done; replace an artifact of the same name."""
-        artifact = Artifact(name, data, media_type)
+    def attach(self, name: str, data: bytes | Upload, media_type: str = "application/octet-stream") -> None:
+        """Add an artifact to store if the attempt is done; replace an attached artifact of the same name.
+
+        *data* is bytes, or a finished upload for more than 16 MiB in total.
+        """
+        artifact: AnyArtifact = (
+            data.artifact(name, media_type) if isinstance(data, Upload) else Artifact(name, data, media_type)
+        )
         try:
-            check_artifacts([artifact])
+            size = check_artifact(artifact, "artifact")
         except InvalidInput as error:
             raise InvalidInput(error.field.rpartition(".")[2], error.problem) from None
         with self._lock:
             if name not in self._artifacts and len(self._artifacts) >= limits.ARTIFACTS_MAX:
                 raise InvalidInput("name", f"exceeds the limit of {limits.ARTIFACTS_MAX} artifacts")
+            others = [one for one in self._artifacts.values() if isinstance(one, Artifact) and one.name != name]
+            check_direct_size(size + sum(len(one.data) for one in others), "data")
             self._artifacts[name] = artifact
 
     def follow_up(
@@ -199,7 +247,7 @@ class Context:
         return bool(self._artifacts or self._follow_ups)
 
     @property
-    def artifacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[AnyArtifact, ...]:
         """The artifacts attached so far."""
         with self._lock:
             return tuple(self._artifacts.values())
@@ -261,6 +309,22 @@ class Context:
         if self._open_transaction is None:
             raise Misconfigured("transaction() is available only in a handler that a worker runs")
         return self._open_transaction(seconds)
+
+    def artifact(self, name: str) -> Artifact:
+        """Read an artifact of this job: an input, or one that an earlier attempt stored. Blocks on the store.
+
+        Raises `ArtifactNotFound` if there is none. For a session turn, it reads those of the first entry.
+        """
+        return self._artifact_reader().read(name)
+
+    async def artifact_async(self, name: str) -> Artifact:
+        """Do the same as `artifact` in an async handler."""
+        return await self._artifact_reader().read_async(name)
+
+    def _artifact_reader(self) -> ArtifactReader:
+        if self._reader is None:
+            raise Misconfigured("artifact() is available only in a handler that a worker runs")
+        return self._reader
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):

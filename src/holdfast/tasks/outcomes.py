@@ -150,7 +150,7 @@ def _checked(outcome: Outcome, context: Context) -> Outcome:
     if isinstance(outcome, Done) and checked.follow_ups:
         # Copy the follow-ups, because the handler may still change the originals.
         follow_ups = tuple(map(copy_job, outcome.follow_ups, checked.follow_ups))
-        return Done(outcome.result, follow_ups, checked.artifacts)
+        return Done(outcome.result, follow_ups, tuple(outcome.artifacts))
     return outcome
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.client.sync_api.queue import Queue
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
@@ -23,6 +25,7 @@ from holdfast.testing.redirect import AnyQueue
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal, outcome_name
 from holdfast.worker.executors import run_async, run_blocking
 from holdfast.worker.observed_attempts import observe_attempts
+from holdfast.worker.output import emitted, fail_refused
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.transactions import offer_transaction
 
@@ -112,6 +115,8 @@ class InlineAttempt:
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
             return self._ended(queue.get(job_id), "done" if attempt.settled else "lost")
+        WorkerCalls(queue.store).flush_output(emitted([attempt]))
+        fail_refused([attempt])
         outcome = attempt.outcome
         try:
             job = attempt.settle(queue, outcome)
@@ -127,6 +132,8 @@ class InlineAttempt:
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
             return self._ended(await queue.get(job_id), "done" if attempt.settled else "lost")
+        await AsyncWorkerCalls(queue.store).flush_output(emitted([attempt]))
+        fail_refused([attempt])
         outcome = attempt.outcome
         try:
             job = await attempt.settle_async(queue, outcome)

@@ -18,6 +18,7 @@ from holdfast.domain.outcomes import Failed, Outcome, Released, check_outcome
 from holdfast.tasks.context import Context, StopReason
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.outcomes import outcome_of
+from holdfast.tasks.output_buffer import OutputBuffer
 from holdfast.tasks.task import AnyTask
 from holdfast.worker.timers import REAL_TIMER, Timer
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 class OpenTransaction(Protocol):
     """A transaction that a handler has opened and that the settlement of its attempt joins."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been rolled back; it writes the output of its attempt then."""
+        ...
 
     def finish(self, outcome: Outcome) -> Outcome | None:
         """Settle in the transaction and commit, or roll back; return the outcome still to settle, if any."""
@@ -51,6 +57,7 @@ class RunningAttempt:
         "claimed_at",
         "context",
         "ended_at",
+        "flush_output",
         "function",
         "isolated",
         "key",
@@ -91,12 +98,14 @@ class RunningAttempt:
         """Cancels an async handler from any thread; a sync handler sees the request in its context."""
         self.transaction: OpenTransaction | None = None
         """The transaction that its handler has opened, if any."""
+        self.flush_output: Callable[[], None] = _write_nothing
+        """Writes the text that its handler has emitted, blocking."""
         self.slot_freed = False
         """Whether it has given up its slot, because its handler ended or was abandoned."""
         self.isolated = False
         """Whether its handler runs in its own process."""
         self.settled = False
-        """Whether its handler's transaction has settled it."""
+        """Whether its handler's transaction has settled it; also set while that transaction commits."""
         self._lock = threading.Lock()
         self._decided = False
         self._outcome: Outcome | None = None
@@ -105,6 +114,11 @@ class RunningAttempt:
     def claims(self) -> Sequence[Claim]:
         """The claims it holds: one job, or all entries of a turn."""
         return (self.claim,)
+
+    @property
+    def output(self) -> OutputBuffer | None:
+        """The text that its handler has emitted; None if it has emitted none."""
+        return self.context._output
 
     @property
     def session_claim(self) -> SessionClaim | None:
@@ -249,6 +263,10 @@ class RunningAttempt:
         cancel = self.cancel_handler
         if cancel is not None:
             cancel()
+
+
+def _write_nothing() -> None:
+    """Write nothing: no worker runs the attempt."""
 
 
 def failure_from_refusal(refusal: HoldfastError) -> Failed:

@@ -11,17 +11,20 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, LeaseUpdate, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
+from holdfast.domain.output import OutputWrite, StreamEnd
 from holdfast.storage.notifications import worker_topic
 from holdfast.storage.store import Store
+from holdfast.tasks.output_buffer import OutputBuffer, take_emitted
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.events import AttemptDecided, EventQueue, StoreRecovered
+from holdfast.worker.output import emitted
 from holdfast.worker.retry import LEASE_RETRIES, RetryState
 from holdfast.worker.settings import WorkerSettings
 
@@ -32,6 +35,8 @@ _Held: TypeAlias = tuple[RunningAttempt, Sequence[Claim]]
 
 # A lease is renewed three times before it expires: two renewals may fail.
 _RENEWALS_PER_LEASE = 3
+# The shortest time between two writes of text that handlers emit.
+_OUTPUT_SECONDS = 0.1
 # How often timeouts are checked; a shorter timeout is noticed this late.
 _CHECK_SECONDS = 0.25
 _CHECK_SECONDS_MIN = 0.005
@@ -61,7 +66,10 @@ class LeaseKeeper:
         self._stopping = threading.Event()
         self._topic = worker_topic(settings.name)
         self._woken = threading.Event()
-        """Wakes the renewal thread: a cancel was requested, or the worker stops."""
+        """Wakes the renewal thread: a cancel was requested, a handler emitted text, or the worker stops."""
+        self._cancel_requested = self._emitted = False
+        self._write_at = 0.0
+        """When text may be written next, by the monotonic clock."""
         self._watch_idle = False
         self._attempt_added = threading.Event()
         """Wakes the timeout thread if it waits for an attempt to watch."""
@@ -77,7 +85,10 @@ class LeaseKeeper:
             thread.start()
 
     def add(self, attempts: Iterable[RunningAttempt]) -> None:
-        """Renew the leases of *attempts* from now on."""
+        """Renew the leases of *attempts* from now on, and write what their handlers emit."""
+        attempts = list(attempts)
+        for attempt in attempts:
+            attempt.context._on_output = self._note_emitted
         with self._lock:
             self._held.update((attempt.key, attempt) for attempt in attempts)
             resting, self._watch_idle = self._watch_idle, False
@@ -112,52 +123,80 @@ class LeaseKeeper:
 
     def wake(self) -> None:
         """Renew at once, because a cancel of a job of this worker was requested. Safe to call from any thread."""
+        self._cancel_requested = True
+        self._woken.set()
+
+    def _note_emitted(self) -> None:
+        self._emitted = True
         self._woken.set()
 
     # --- renewal thread --------------------------------------------------------------------------------------------
 
     def _renew_leases(self) -> None:
-        pause = self._renewal_seconds
-        while not self._wait_for_renewal(pause):
+        renew_at = self._timer.monotonic() + self._renewal_seconds
+        while (due := self._wait_until_due(renew_at)) != "stop":
             # An attempt past its timeout is not renewed, even if its settlement fails.
             attempts = [attempt for attempt in self.held() if attempt.stopped not in {"timeout", "lost"}]
+            if due == "output":
+                self._write_output(attempts)
+                continue
             if not attempts:
                 self._unanswered_since = None
             pause = self._renew(attempts) if attempts else self._renewal_seconds
+            renew_at = self._timer.monotonic() + pause
 
-    def _wait_for_renewal(self, seconds: float) -> bool:
-        """Wait until the next renewal is due or `wake` is called; return whether to stop."""
-        if self._timer.wait(self._woken, seconds):
-            self._stopping.wait(min(seconds, _CANCEL_GATHER_SECONDS))
-            self._woken.clear()
-        return self._stopping.is_set()
+    def _wait_until_due(self, renew_at: float) -> Literal["renewal", "output", "stop"]:
+        """Wait until a renewal is due or `wake` is called, or text can be written, or the worker stops."""
+        while not self._stopping.is_set():
+            now = self._timer.monotonic()
+            until = min(renew_at, self._write_at) if self._emitted else renew_at
+            if until > now and self._timer.wait(self._woken, until - now):
+                self._woken.clear()
+                if self._cancel_requested:
+                    self._stopping.wait(min(renew_at - now, _CANCEL_GATHER_SECONDS))
+                    self._cancel_requested = False
+                    renew_at = now
+                continue
+            if renew_at <= self._timer.monotonic():
+                return "renewal"
+            if self._emitted and self._write_at <= self._timer.monotonic():
+                return "output"
+        return "stop"
 
     def _renew(self, attempts: list[RunningAttempt]) -> float:
         """Renew leases; return after how many seconds to renew again."""
         started = self._timer.monotonic()
         if self._unanswered_since is None:
             self._unanswered_since = started
+        self._emitted, self._write_at = False, started + _OUTPUT_SECONDS
         try:
             for chunk in _chunks(attempts):
                 self._renew_chunk(chunk, started)
             self._unanswered_since = None
         except Unavailable as error:
             return min(self._retrying.failed(error), self._renewal_seconds)
+        finally:
+            self._look_for_output(attempts)
         if self._retrying.succeeded():
             self._events.put(StoreRecovered())
         return max(0.0, started + self._renewal_seconds - self._timer.monotonic())
 
     def _renew_chunk(self, held: Sequence[_Held], started: float) -> None:
-        """Renew some leases and write the progress noted since the last renewal, in one commit."""
+        """Renew some leases and write the progress and text since the last renewal, in one commit."""
         notes = [attempt.context.take_progress() for attempt, _ in held]
-        # The progress of a turn belongs to its first entry.
+        attempts = [attempt for attempt, _ in held]
+        taken = take_emitted(emitted(_writable(attempts)))
+        texts = {claim.job.number: write for claim, _, write in taken}
+        # Progress and text of a turn belong to its first entry.
         renewals = [
-            LeaseUpdate(claims[0], note, started=attempt.started_at is not None)
+            LeaseUpdate(
+                claims[0], note, started=attempt.started_at is not None, output=texts.get(claims[0].job.number)
+            )
             for (attempt, claims), note in zip(held, notes, strict=True)
         ]
         renewals += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
         try:
-            answers = self._calls.renew_many(renewals)
+            answers, ends = self._calls.renew_many(renewals)
         except Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
@@ -165,6 +204,44 @@ class LeaseKeeper:
         remaining = iter(answers[len(held) :])
         for (attempt, claims), answer in zip(held, answers, strict=False):
             self.handle_renewal(attempt, _combine([answer, *islice(remaining, len(claims) - 1)]), started)
+        self._note_written(attempts, taken, ends, started)
+
+    # --- output ----------------------------------------------------------------------------------------------------
+
+    def _write_output(self, attempts: Sequence[RunningAttempt]) -> None:
+        """Write text that handlers have emitted; if the store does not answer, it stays for the next write."""
+        started = self._timer.monotonic()
+        self._emitted, self._write_at = False, started + _OUTPUT_SECONDS
+        taken = take_emitted(emitted(_writable(attempts)))
+        if taken:
+            try:
+                ends = self._calls.append_output([(claim, write) for claim, _, write in taken])
+            except Unavailable as error:
+                self._write_at = started + max(self._retrying.failed(error), _OUTPUT_SECONDS)
+            else:
+                if self._retrying.succeeded():
+                    self._events.put(StoreRecovered())
+                self._note_written(attempts, taken, ends, started)
+        self._look_for_output(attempts)
+
+    def _note_written(
+        self,
+        attempts: Sequence[RunningAttempt],
+        taken: Sequence[tuple[Claim, OutputBuffer, OutputWrite]],
+        ends: Sequence[StreamEnd | HoldfastError],
+        started: float,
+    ) -> None:
+        """Apply the store's answers to text that was written for some of *attempts*, in order."""
+        for (_, buffer, write), answer in zip(taken, ends, strict=True):
+            buffer.answered(write, answer)
+            if isinstance(answer, LeaseLost):
+                attempt = next(attempt for attempt in attempts if attempt.output is buffer)
+                self.handle_renewal(attempt, answer, started)
+
+    def _look_for_output(self, attempts: Sequence[RunningAttempt]) -> None:
+        """Write again soon if text is left: more was emitted, or it did not fit, or a transaction is open."""
+        if any(attempt.output for attempt in attempts):
+            self._emitted = True
 
     def handle_renewal(self, attempt: RunningAttempt, answer: Renewal | HoldfastError, started: float) -> None:
         """Apply the store's answer to a renewal that was sent at *started*, by the monotonic clock."""
@@ -172,7 +249,7 @@ class LeaseKeeper:
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:
                 attempt.stop("cancel")
-        elif isinstance(answer, LeaseLost) and attempt.lose_lease():
+        elif isinstance(answer, LeaseLost) and not attempt.settled and attempt.lose_lease():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self._events.put(AttemptDecided(attempt))
 
@@ -182,7 +259,7 @@ class LeaseKeeper:
         renewals = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in undecided]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
-            answers = await AsyncWorkerCalls(store).renew_many(renewals)
+            answers, _ = await AsyncWorkerCalls(store).renew_many(renewals)
             for attempt, answer in zip(undecided, answers, strict=True):
                 self.handle_renewal(attempt, answer, started)
 
@@ -243,6 +320,11 @@ def _chunks(attempts: Sequence[RunningAttempt]) -> Iterator[list[_Held]]:
             chunk, size = [], len(claims)
         chunk.append((attempt, claims))
     yield chunk
+
+
+def _writable(attempts: Sequence[RunningAttempt]) -> list[RunningAttempt]:
+    """Return the attempts without an open transaction, which writes their text with the settlement."""
+    return [attempt for attempt in attempts if attempt.transaction is None or not attempt.transaction.is_open]
 
 
 def _combine(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:

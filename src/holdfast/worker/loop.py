@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import HandlersStuck, OutcomeUnknown, Unavailable
@@ -26,6 +27,7 @@ from holdfast.worker.executors import Executor, ExecutorQueue, TaskExecutor, Thr
 from holdfast.worker.held_attempts import HeldAttempts
 from holdfast.worker.job_logs import log_started
 from holdfast.worker.lease_keeper import LeaseKeeper
+from holdfast.worker.output import emitted, fail_refused
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.shutdown import Phase, Shutdown
@@ -423,6 +425,9 @@ class WorkerLoop:
                 return
 
     async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
+        if texts := emitted(ended):
+            await AsyncWorkerCalls(self._queue.store).flush_output(texts)
+            fail_refused(ended)
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await self._queue.settle_many(pairs), []

@@ -146,6 +146,8 @@ class WorkerMaintenance:
 
     async def _prune(self) -> None:
         self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
+        while await self._calls.delete_expired_uploads():
+            pass
         if self._retention_seconds is not None:
             pruned = await self._queue.admin.prune(older_than=self._retention_seconds)
             if pruned.jobs or pruned.events:

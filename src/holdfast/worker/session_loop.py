@@ -11,6 +11,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError, LeaseLost, OutcomeUnknown, Unavailable
 from holdfast.domain.outcomes import Released
@@ -20,6 +21,7 @@ from holdfast.storage.randomness import RANDOM
 from holdfast.worker.attempt import RunningAttempt, amend_invalid, failure_from_refusal, outcome_name
 from holdfast.worker.events import EventQueue, LaneListener, Notified
 from holdfast.worker.held_attempts import HeldAttempts
+from holdfast.worker.output import emitted, fail_refused
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.settings import WorkerSettings
@@ -181,8 +183,10 @@ class SessionTurns:
 
     async def _settle(self, turn: Turn) -> None:
         while turn.lease_ends_at > self._timer.monotonic():
-            outcome = turn.outcome or Released()
             try:
+                await AsyncWorkerCalls(self._queue.store).flush_output(emitted([turn]))
+                fail_refused([turn])
+                outcome = turn.outcome or Released()
                 first = await turn.settle_async(self._queue, outcome)
             except LeaseLost as error:
                 log.warning("the result of a turn of session %s was refused: %s", turn.session_claim.session, error)

@@ -14,22 +14,47 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from holdfast.client.async_api.queue import AsyncTransaction
+from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.client.queue_state import QueueState
-from holdfast.client.sync_api.queue import Transaction
+from holdfast.client.sync_api.queue import Queue, Transaction
+from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.domain.artifacts import Artifact
+from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
 from holdfast.domain.outcomes import Done, Failed, Outcome
+from holdfast.domain.output import OutputWrite, StreamEnd
 from holdfast.storage.store import ExternalTransaction
 from holdfast.storage.transaction import Operation, PlainForm
 from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.output import emitted
 from holdfast.worker.timers import Scheduled
 
 T = TypeVar("T")
 
 
 def offer_transaction(attempt: RunningAttempt, state: QueueState) -> None:
-    """Allow the handler of *attempt* to open a transaction that its settlement joins."""
+    """Allow the handler of *attempt* to read artifacts, and to open a transaction that its settlement joins."""
     attempt.context._open_transaction = partial(SettlingTransaction, attempt, state)
+    attempt.context._reader = JobArtifacts(attempt.claim.job.id, lambda: state)
+    # In an isolated process, the handler's earlier output must be written before its transaction opens.
+    attempt.flush_output = lambda: WorkerCalls(state.store).flush_output(emitted([attempt]))
+
+
+class JobArtifacts:
+    """Reads the artifacts of one job for its handler."""
+
+    def __init__(self, job_id: str, state: Callable[[], QueueState]) -> None:
+        self._job_id = job_id
+        self._state = state
+
+    def read(self, name: str) -> Artifact:
+        """Return one artifact."""
+        return Queue(self._state()).artifact(self._job_id, name)
+
+    async def read_async(self, name: str) -> Artifact:
+        """Return one artifact."""
+        return await AsyncQueue(self._state()).artifact(self._job_id, name)
 
 
 class SettlingTransaction:
@@ -89,6 +114,11 @@ class SettlingTransaction:
         self._attempt.transaction = self
         return self._guarded
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been rolled back."""
+        return self._opened is not None or self._opened_async is not None
+
     # --- time limit -----------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
@@ -119,13 +149,15 @@ class SettlingTransaction:
                 self._rollback(_RolledBackError())
                 return instead
             try:
+                if writes := self._unwritten_output():
+                    _check_written(WorkerCalls(self._guarded.external).append_output(writes))
                 self._attempt.settle(Transaction(self._state, self._guarded.external), outcome)
-                self._mark_ended()
+                self._mark_settled()
                 self._opened.__exit__(None, None, None)
             except BaseException as error:  # the transaction must never stay open
+                self._attempt.settled = False
                 self._rollback(error)
                 return self._outcome_after_error(error)
-            self._attempt.settled = True
             return None
 
     async def finish_async(self, outcome: Outcome) -> Outcome | None:
@@ -139,14 +171,27 @@ class SettlingTransaction:
                 await self._rollback_async(_RolledBackError())
                 return instead
             try:
+                if writes := self._unwritten_output():
+                    _check_written(await AsyncWorkerCalls(self._guarded.external).append_output(writes))
                 await self._attempt.settle_async(AsyncTransaction(self._state, self._guarded.external), outcome)
-                self._mark_ended()
+                self._mark_settled()
                 await self._opened_async.__aexit__(None, None, None)
             except BaseException as error:  # the transaction must never stay open
+                self._attempt.settled = False
                 await self._rollback_async(error)
                 return self._outcome_after_error(error)
-            self._attempt.settled = True
             return None
+
+    def _unwritten_output(self) -> list[tuple[Claim, OutputWrite]]:
+        """Return the text to write in the transaction; after a rollback it is still in its buffer."""
+        output = self._attempt.output
+        write = None if output is None else output.pending()
+        return [] if write is None else [(self._attempt.claim, write)]
+
+    def _mark_settled(self) -> None:
+        self._mark_ended()
+        # A lease renewal that waits for the commit is refused after it: the lease is not lost but settled.
+        self._attempt.settled = True
 
     def _outcome_after_rollback(self, outcome: Outcome) -> Outcome:
         """Return the outcome after the transaction was rolled back: not `Done`, because its writes are lost."""
@@ -200,6 +245,12 @@ class SettlingTransaction:
             except BaseException as raised:
                 if raised is not error:
                     raise
+
+
+def _check_written(answers: list[StreamEnd | HoldfastError]) -> None:
+    for answer in answers:
+        if isinstance(answer, HoldfastError):
+            raise answer
 
 
 class _GuardedTransaction:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from holdfast import Backoff, Context, Defer, Fail, Released, Retry, Tasks
+from holdfast import Artifact, Backoff, Context, Defer, Fail, NewJob, Released, Retry, Tasks
 
 tasks = Tasks()
 LIMIT = 256 << 20
@@ -393,3 +393,57 @@ _grown: list[bytes] = []
 def grow(size: int) -> None:
     """Keep memory allocated, as a leak would."""
     _grown.append(b"x" * size)
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+@tasks.task("emit", isolate="process")
+def emit(context: Context, texts: list[str]) -> None:
+    for text in texts:
+        context.emit(text)
+
+
+@tasks.task("emit.later", isolate="process")
+async def emit_later(context: Context, texts: list[str]) -> None:
+    for text in texts:
+        context.emit(text)
+        await asyncio.sleep(0)
+
+
+@tasks.task("emit.live", isolate="process")
+def emit_live(context: Context, place: str) -> None:
+    context.emit("now")
+    linger(place)
+    context.emit(" then")
+
+
+@tasks.task("emit.die", isolate="process", max_attempts=1)
+def emit_and_die(context: Context) -> None:
+    context.emit("last words")
+    os._exit(7)
+
+
+@tasks.task("emit.within", isolate="process", max_attempts=1)
+def emit_within(context: Context, *, fails: bool = False) -> None:
+    context.emit("before ")
+    with context.transaction():
+        context.emit("within ")
+    context.emit("after")
+    if fails:
+        raise ValueError("rolled back")
+
+
+# --- artifacts ------------------------------------------------------------------------------------------------------
+
+
+@tasks.task("inputs", isolate="process")
+def read_inputs(context: Context) -> str:
+    text = context.artifact("in").data.decode()
+    context.follow_up(NewJob("next", artifacts=[Artifact("in", b"\x00\xff", "image/png")]))
+    return text
+
+
+@tasks.task("inputs.later", isolate="process")
+async def read_inputs_later(context: Context) -> str:
+    return (await context.artifact_async("in")).data.decode()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import Done, NewJob, Tasks
+from holdfast import Artifact, Done, NewJob, Tasks
 from holdfast.domain.new_job import TaskJob
+from holdfast.types import UploadedArtifact
 from holdfast.worker.isolation.codec import decode_outcome, encode_outcome
 
 
@@ -16,3 +17,10 @@ def test_a_follow_up_that_a_task_created_is_still_one_of_a_task() -> None:
     assert decoded == done
     assert isinstance(decoded, Done)
     assert [isinstance(new, TaskJob) for new in decoded.follow_ups] == [True, False]
+
+
+def test_artifacts_are_the_same_with_bytes_or_uploaded() -> None:
+    artifacts = (Artifact("a", b"\x00\xff"), UploadedArtifact("b", "u", "d" * 64, "text/plain"), Artifact("c", b""))
+    done = Done(follow_ups=(NewJob("next", artifacts=list(artifacts)),), artifacts=artifacts)
+
+    assert decode_outcome(*encode_outcome(done, "tenant")) == done

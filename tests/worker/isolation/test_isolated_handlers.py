@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Queue
+from holdfast import Artifact, Backoff, Queue
 from holdfast.domain.job import row_of
 from holdfast.types import Attempt
 from tests.chaos.threads import wait_until
@@ -248,3 +248,66 @@ def _make_effects(queue: Queue) -> None:
 def _effects(queue: Queue) -> list[int]:
     with queue.transaction() as transaction:
         return [row[0] for row in transaction.execute("select number from effects order by number")]
+
+
+class TestOutput:
+    @pytest.mark.parametrize("kind", ["emit", "emit.later"])
+    def test_text_is_stored_in_order_before_the_job_is_done(self, queue: Queue, kind: str) -> None:
+        texts = [f"{n} é\n" for n in range(300)]
+        enqueued = queue.enqueue(kind, {"texts": texts})
+        with running_worker(queue):
+            assert wait_finished(queue, enqueued.id).state == "done"
+
+        assert _text_of(queue, enqueued.id) == "".join(texts)
+
+    def test_a_reader_sees_text_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
+        enqueued = queue.enqueue("emit.live", {"place": str(tmp_path / "go")})
+        with running_worker(queue):
+            stream = iter(queue.stream(enqueued.id, timeout=60))
+            assert next(stream).text == "now"
+            (tmp_path / "go").touch()
+            assert [chunk.text for chunk in stream] == [" then"]
+
+    def test_what_it_emitted_before_it_died_is_stored(self, queue: Queue) -> None:
+        enqueued = queue.enqueue("emit.die", {})
+        with running_worker(queue):
+            assert wait_finished(queue, enqueued.id).state == "failed"
+
+        assert _text_of(queue, enqueued.id) == "last words"
+
+    def test_text_that_cannot_be_stored_is_refused_in_its_process(self, queue: Queue) -> None:
+        enqueued = queue.enqueue("emit", {"texts": ["x" * 70_000]}, max_attempts=1)
+        with running_worker(queue):
+            job = wait_finished(queue, enqueued.id)
+
+        assert job.failure is not None
+        assert job.failure.reason == "invalid_input"
+        assert "70000 bytes" in job.failure.message
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_text_around_a_transaction_is_stored_in_order_and_once(self, shared_queue: Queue, fails: bool) -> None:
+        enqueued = shared_queue.enqueue("emit.within", {"fails": fails})
+        with running_worker(shared_queue):
+            assert wait_finished(shared_queue, enqueued.id).state == ("failed" if fails else "done")
+
+        assert _text_of(shared_queue, enqueued.id) == "before within after"
+
+
+def _text_of(queue: Queue, job_id: str) -> str:
+    return "".join(chunk.text for chunk in queue.stream(job_id, timeout=60))
+
+
+class TestArtifacts:
+    @pytest.mark.parametrize("kind", ["inputs", "inputs.later"])
+    def test_it_reads_its_inputs(self, shared_queue: Queue, kind: str) -> None:
+        enqueued = shared_queue.enqueue(kind, {}, artifacts=[Artifact("in", b"text")])
+        with running_worker(shared_queue):
+            assert wait_finished(shared_queue, enqueued.id).result == "text"
+
+    def test_its_follow_ups_have_inputs(self, shared_queue: Queue) -> None:
+        enqueued = shared_queue.enqueue("inputs", {}, artifacts=[Artifact("in", b"text")])
+        with running_worker(shared_queue):
+            wait_finished(shared_queue, enqueued.id)
+
+        [job] = shared_queue.jobs(kind="next")
+        assert shared_queue.artifact(job.id, "in") == Artifact("in", b"\x00\xff", "image/png")

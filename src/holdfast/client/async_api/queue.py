@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any, Final, Unpack
 
 from holdfast.client import ids, validate_calls
 from holdfast.client.async_api.admin import AsyncAdmin
+from holdfast.client.async_api.content import AsyncContentReads, AsyncContentWrites, AsyncUploads
 from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
@@ -35,8 +36,8 @@ from holdfast.domain.events import EventPage
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Attempt, Job, State
 from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of
-from holdfast.domain.outcomes import Artifact, Outcome, check_artifacts
-from holdfast.domain.results import COUNT_BY, ArtifactInfo, CountBy, JobPage, StoredJob
+from holdfast.domain.outcomes import Outcome
+from holdfast.domain.results import COUNT_BY, CountBy, JobPage, StoredJob
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import claim as claim_operations
@@ -59,7 +60,7 @@ _HELD_BACK_SECONDS: Final = 0.5
 _CLAIM_SECONDS: Final = 1.0
 
 
-class AsyncJobMethods(ABC):
+class AsyncJobMethods(AsyncContentWrites):
     """The methods that a queue and a transaction have in common: what can join an open transaction."""
 
     def __init__(self, state: QueueState, target: AsyncTarget) -> None:
@@ -164,12 +165,6 @@ class AsyncJobMethods(ABC):
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         held = await self._claim_of(claim)
         return await self._runner.write(lease_operations.progress, held.fence, phase, percent)
-
-    async def attach(self, claim: Claim | Lease, artifacts: Sequence[Artifact]) -> None:
-        """Store artifacts of a running job, or raise `LeaseLost`; replace those with the same name."""
-        checked = check_artifacts(artifacts)
-        held = await self._claim_of(claim)
-        await self._runner.write(lease_operations.attach, held.fence, checked)
 
     async def settle(self, claim: Claim | Lease, outcome: Outcome) -> Job:
         """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
@@ -300,7 +295,7 @@ class AsyncTransaction(AsyncJobMethods):
             ) from None
 
 
-class AsyncQueue(AsyncJobMethods, AsyncTaskHost):
+class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     """A durable work queue with async methods, created by `connect_async`. It may be shared between threads.
 
     It opens, creates and migrates its store on first use.
@@ -314,6 +309,8 @@ class AsyncQueue(AsyncJobMethods, AsyncTaskHost):
     """Lists, retires and restores kinds of jobs."""
     admin: AsyncAdmin
     """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+    uploads: AsyncUploads
+    """Uploads bytes of large artifacts."""
 
     def __init__(self, state: QueueState) -> None:
         if not isinstance(state, QueueState):
@@ -324,6 +321,7 @@ class AsyncQueue(AsyncJobMethods, AsyncTaskHost):
         self.lanes = AsyncLanes(self)
         self.kinds = AsyncKinds(self)
         self.admin = AsyncAdmin(self)
+        self.uploads = AsyncUploads(self)
 
     def _use(self, state: QueueState) -> None:
         """Switch to the store of *state*."""
@@ -492,17 +490,6 @@ class AsyncQueue(AsyncJobMethods, AsyncTaskHost):
         """Return the attempts of a job, oldest first, or raise `JobNotFound`; the last one may still be running."""
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return await self._runner.read(job_operations.attempts, job_id, tenant)
-
-    async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
-        """Return the artifacts of a job, sorted by name, without their bytes, or raise `JobNotFound`."""
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.read(job_operations.artifacts, job_id, tenant)
-
-    async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
-        """Return one artifact with its bytes, or raise `JobNotFound` or `ArtifactNotFound`."""
-        name = validation.name(name, "name")
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.read(job_operations.artifact, job_id, name, tenant)
 
     async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""

@@ -23,6 +23,7 @@ from holdfast.domain.results import (
 from holdfast.domain.serving import Unserved
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
+from holdfast.operations import artifacts as artifact_operations
 from holdfast.operations import jobs as job_operations
 
 # How long to wait for events that open transactions hold back, before pruning without them.
@@ -140,11 +141,11 @@ class Admin(Namespace):
         message_ids_older_than: Duration = limits.MESSAGE_IDS_KEPT_MS_DEFAULT / 1000,
         dry_run: bool = False,
     ) -> Pruned:
-        """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded chunks.
+        """Delete jobs that finished longer ago than *older_than*, with all their data, in bounded chunks.
 
-        Also delete events older than *events_older_than*, by default *older_than*, and the message ids of entries
-        that were deleted longer ago than *message_ids_older_than*, by default 7 days. With *dry_run* delete nothing
-        and return how many jobs and events would be deleted.
+        Also delete events older than *events_older_than*, by default *older_than*, expired uploads, and the message
+        ids of entries that were deleted longer ago than *message_ids_older_than*, by default 7 days. With *dry_run*
+        delete nothing and return how many jobs and events would be deleted.
         """
         message_ids_age_ms = validation.duration_ms(message_ids_older_than, "message_ids_older_than")
         age_ms = validation.duration_ms(older_than, "older_than")
@@ -160,6 +161,8 @@ class Admin(Namespace):
             while count:
                 jobs += count
                 count, after = self._runner.write(admin_operations.prune_jobs, state, age_ms, after)
+        while self._runner.write(artifact_operations.delete_expired_uploads):
+            pass
         while self._runner.write(admin_operations.prune_message_ids, message_ids_age_ms):
             pass
         left = _HELD_BACK_SECONDS

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +14,7 @@ from holdfast.client import ids, validate_calls
 from holdfast.client.middleware import CheckedSettlements
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.admin import Admin
+from holdfast.client.sync_api.content import ContentReads, ContentWrites, Uploads
 from holdfast.client.sync_api.enqueued import Enqueued
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
@@ -36,8 +37,8 @@ from holdfast.domain.events import EventPage
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Attempt, Job, State
 from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of
-from holdfast.domain.outcomes import Artifact, Outcome, check_artifacts
-from holdfast.domain.results import COUNT_BY, ArtifactInfo, CountBy, JobPage, StoredJob
+from holdfast.domain.outcomes import Outcome
+from holdfast.domain.results import COUNT_BY, CountBy, JobPage, StoredJob
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import claim as claim_operations
@@ -60,7 +61,7 @@ _HELD_BACK_SECONDS: Final = 0.5
 _CLAIM_SECONDS: Final = 1.0
 
 
-class JobMethods(ABC):
+class JobMethods(ContentWrites):
     """The methods that a queue and a transaction have in common: what can join an open transaction."""
 
     def __init__(self, state: QueueState, target: SyncTarget) -> None:
@@ -165,12 +166,6 @@ class JobMethods(ABC):
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         held = self._claim_of(claim)
         return self._runner.write(lease_operations.progress, held.fence, phase, percent)
-
-    def attach(self, claim: Claim | Lease, artifacts: Sequence[Artifact]) -> None:
-        """Store artifacts of a running job, or raise `LeaseLost`; replace those with the same name."""
-        checked = check_artifacts(artifacts)
-        held = self._claim_of(claim)
-        self._runner.write(lease_operations.attach, held.fence, checked)
 
     def settle(self, claim: Claim | Lease, outcome: Outcome) -> Job:
         """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
@@ -299,7 +294,7 @@ class Transaction(JobMethods):
             ) from None
 
 
-class Queue(JobMethods, SyncTaskHost):
+class Queue(JobMethods, ContentReads, SyncTaskHost):
     """A durable work queue with sync methods, created by `connect`. It may be shared between threads.
 
     It opens, creates and migrates its store on first use.
@@ -313,6 +308,8 @@ class Queue(JobMethods, SyncTaskHost):
     """Lists, retires and restores kinds of jobs."""
     admin: Admin
     """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+    uploads: Uploads
+    """Uploads bytes of large artifacts."""
 
     def __init__(self, state: QueueState) -> None:
         if not isinstance(state, QueueState):
@@ -323,6 +320,7 @@ class Queue(JobMethods, SyncTaskHost):
         self.lanes = Lanes(self)
         self.kinds = Kinds(self)
         self.admin = Admin(self)
+        self.uploads = Uploads(self)
 
     def _use(self, state: QueueState) -> None:
         """Switch to the store of *state*."""
@@ -489,17 +487,6 @@ class Queue(JobMethods, SyncTaskHost):
         """Return the attempts of a job, oldest first, or raise `JobNotFound`; the last one may still be running."""
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return self._runner.read(job_operations.attempts, job_id, tenant)
-
-    def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
-        """Return the artifacts of a job, sorted by name, without their bytes, or raise `JobNotFound`."""
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return self._runner.read(job_operations.artifacts, job_id, tenant)
-
-    def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
-        """Return one artifact with its bytes, or raise `JobNotFound` or `ArtifactNotFound`."""
-        name = validation.name(name, "name")
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return self._runner.read(job_operations.artifact, job_id, name, tenant)
 
     def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""

@@ -55,7 +55,7 @@ def still_unknown(unconfirmed: UnconfirmedError) -> Iterator[None]:
 
 def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
     """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
-    if routing is None or new.digest is not None or new.dedupe_key is not None:
+    if routing is None or new.digest is not None or new.dedupe_key is not None or new.artifacts:
         return None
     try:
         new = admissions.with_publication(new, routing.publications.get(new.settings.route.kind))

@@ -165,8 +165,8 @@ class PostgresTransaction(SqlTransaction):
             return await self._io.query(text, bound(values), prepare=prepare)
         if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._settings.are_unshared(many):
             return await self._io.copy(self._texts["job_copy"], many)
-        if name == "artifact_write":
-            # Bytes are sent one artifact at a time, to keep each message within the server's limit.
+        if name == "upload_chunk_insert":
+            # Bytes are sent one chunk at a time, to keep each message within the server's limit.
             for row in many:
                 values = bound({f"c{index}": value for index, value in enumerate(row)})
                 await self._io.query(text, values, prepare=prepare)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,10 +22,11 @@ from typing import Any
 
 from holdfast.client.connect import store_at
 from holdfast.client.queue_state import QueueState
-from holdfast.domain import failures
+from holdfast.domain import failures, limits
 from holdfast.domain.claims import ClaimOptions
-from holdfast.domain.errors import Misconfigured
+from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.domain.outcomes import Failed
+from holdfast.domain.output import StreamEnd
 from holdfast.tasks.context import Context
 from holdfast.tasks.task import AnyTask, TaskRegistry
 from holdfast.worker.attempt import RunningAttempt
@@ -34,25 +36,66 @@ from holdfast.worker.isolation.channel import Channel, InvalidMessage, Message
 from holdfast.worker.isolation.log_records import forward_records
 from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 from holdfast.worker.timers import REAL_TIMER
-from holdfast.worker.transactions import SettlingTransaction
+from holdfast.worker.transactions import JobArtifacts, SettlingTransaction
 
+# How many chunks of output one message contains.
+_CHUNKS = limits.OUTPUT_CHUNKS_WRITTEN
 # The shortest time between two progress messages; only the newest progress is sent.
 _NOTES_SECONDS = 0.05
 
 
 class IsolatedContext(Context):
-    """A context that sends progress to the worker, which writes it with the next lease renewal."""
+    """A context that sends progress and output to the worker, which writes them."""
 
-    __slots__ = ("_progress_noted",)
+    __slots__ = ("_flushed", "_holding", "_progress_noted", "_send", "_sending")
 
-    def __init__(self, attempt: RunningAttempt, noted_again: threading.Event) -> None:
+    def __init__(
+        self, attempt: RunningAttempt, noted_again: threading.Event, send: Callable[[Message], None]
+    ) -> None:
         super().__init__(attempt.claim)
         self._progress_noted = noted_again
+        self._send = send
+        self._sending = threading.RLock()
+        self._holding = False
+        """Whether output stays here, because the handler's transaction writes it."""
+        self._flushed: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def progress(self, phase: str | None = None, percent: float | None = None) -> None:
         """Report the progress of the job."""
         super().progress(phase, percent)
         self._progress_noted.set()
+
+    def emit(self, text: str) -> None:
+        """Append *text* to the job's output stream."""
+        super().emit(text)
+        self.send_output()
+
+    def send_output(self, *, rest: bool = False) -> None:
+        """Send the emitted text to the worker; with *rest*, also what a transaction was to write."""
+        with self._sending:
+            self._holding = self._holding and not rest
+            while self._output and not self._holding and (write := self._output.pending(_CHUNKS)) is not None:
+                self._send({"output": list(write.texts), "key": [self.job.number, self.epoch]})
+                self._output.answered(write, StreamEnd())
+
+    def hold_output(self) -> None:
+        """Wait until the worker has written the output, and keep further output for the handler's transaction."""
+        with self._sending:
+            if self._holding:
+                return
+            self._holding = True
+            if self._output is None:
+                return
+            self._send({"flush": True, "key": [self.job.number, self.epoch]})
+            reply = self._flushed.get()
+            if reply["flushed"] is None:
+                self._holding = False
+                raise StoreUnreachable(f"the output of the job could not be written: {reply['why']}")
+            self._output.written = reply["flushed"]
+
+    def flushed(self, reply: Message) -> None:
+        """Handle the worker's reply to `hold_output`."""
+        self._flushed.put(reply)
 
 
 class IsolatedProcess:
@@ -103,6 +146,8 @@ class IsolatedProcess:
             message, _ = received
             if "stop" in message:
                 self._stop(message)
+            elif "flushed" in message:
+                self._handle_flushed(message)
             else:
                 self._requests.put(message)
 
@@ -116,6 +161,11 @@ class IsolatedProcess:
             self._stop_message = message
             current = self._current
         _stop_if_current(message, current)
+
+    def _handle_flushed(self, message: Message) -> None:
+        current = self._current
+        if current is not None and isinstance(current.context, IsolatedContext):
+            current.context.flushed(message)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -143,9 +193,10 @@ class IsolatedProcess:
             task = self._with_memory_limit(task, limit)
         attempt = RunningAttempt(codec.decode_claim(request), task, REAL_TIMER.monotonic())
         if task.takes_context:
-            attempt.context = IsolatedContext(attempt, self._progress_noted)
+            attempt.context = IsolatedContext(attempt, self._progress_noted, self._send)
             attempt.context._tasks = task.registry
             attempt.context._open_transaction = partial(self._open_transaction, attempt)
+            attempt.context._reader = JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
             self._start_notes()
         return attempt
 
@@ -165,6 +216,8 @@ class IsolatedProcess:
 
     def _report(self, attempt: RunningAttempt) -> None:
         outcome, memory_bytes = attempt.outcome, os_limits.memory_bytes()
+        if outcome is not None and isinstance(attempt.context, IsolatedContext):
+            attempt.context.send_output(rest=True)
         if outcome is None:
             self._send({"ended": "settled" if attempt.settled else "lost", "memory": memory_bytes})
             return
@@ -198,18 +251,25 @@ class IsolatedProcess:
     # --- the store -------------------------------------------------------------------------------------------------
 
     def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> SettlingTransaction:
+        state = self._open_store(attempt)
+        if isinstance(attempt.context, IsolatedContext):
+            attempt.context.hold_output()
+        return SettlingTransaction(attempt, state, seconds)
+
+    def _open_store(self, attempt: RunningAttempt) -> QueueState:
+        """Return the state of a queue on the worker's store, opened in this process."""
         if self._queue_state is None:
             address = self._setup["store"]
             if address is None:
                 raise Misconfigured(
-                    "an isolated handler cannot open a transaction on this store, because another process cannot open"
-                    " it: it is in memory, or has its own clock"
+                    "an isolated handler cannot open a transaction or read an artifact on this store, because another"
+                    " process cannot open it: it is in memory, or has its own clock"
                 )
             store = store_at(address)
             claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
             tasks = TaskRegistry() if attempt.task.registry is None else attempt.task.registry
             self._queue_state = QueueState(store, tasks, claim_options)
-        return SettlingTransaction(attempt, self._queue_state, seconds)
+        return self._queue_state
 
     # --- memory ----------------------------------------------------------------------------------------------------
 

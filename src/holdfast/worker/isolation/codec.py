@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
 from holdfast.domain.job import Job, JobRow, row_of
 from holdfast.domain.new_job import NewJob, TaskJob
-from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released, check_outcome
+from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.worker.isolation.channel import Message
 
 _DIGEST: Final = JobRow._fields.index("digest")
-_TIMESTAMP, _DURATION, _BACKOFF = "timestamp", "duration", "backoff"
+_TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff", "artifacts"
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
@@ -40,10 +42,10 @@ def encode_outcome(outcome: Outcome, tenant: str) -> tuple[Message, list[bytes]]
     """Return a valid outcome as a message and the data of its artifacts."""
     match outcome:
         case Done():
-            artifacts = [[artifact.name, artifact.media_type] for artifact in outcome.artifacts]
+            artifacts = [_encode_artifact(artifact) for artifact in outcome.artifacts]
             follow_ups = [_encode_job(new) for new in outcome.follow_ups]
             encoded = {"outcome": "done", "result": outcome.result, "artifacts": artifacts, "follow_ups": follow_ups}
-            return encoded, [artifact.data for artifact in outcome.artifacts]
+            return encoded, [artifact.data for artifact in outcome.artifacts if isinstance(artifact, Artifact)]
         case Failed():
             return {"outcome": "failed", "options": _encode_failed(outcome, tenant)}, []
         case Deferred():
@@ -59,8 +61,8 @@ def decode_outcome(message: Message, blobs: list[bytes]) -> Outcome:
     """Return the outcome in *message*."""
     match message["outcome"]:
         case "done":
-            named = zip(message["artifacts"], blobs, strict=True)
-            artifacts = tuple(Artifact(name, data, media_type) for (name, media_type), data in named)
+            remaining = iter(blobs)
+            artifacts = tuple(_decode_artifact(encoded, remaining) for encoded in message["artifacts"])
             follow_ups = tuple(_decode_job(new) for new in message["follow_ups"])
             return Done(message["result"], follow_ups, artifacts)
         case "failed":
@@ -71,6 +73,21 @@ def decode_outcome(message: Message, blobs: list[bytes]) -> Outcome:
             return Released()
         case name:
             raise ValueError(f"unknown outcome {name!r}")
+
+
+def _encode_artifact(artifact: AnyArtifact) -> list[str]:
+    """Return what describes *artifact*; the bytes of an `Artifact` are sent separately."""
+    if isinstance(artifact, Artifact):
+        return [artifact.name, artifact.media_type]
+    return [artifact.name, artifact.media_type, artifact.upload_id, artifact.digest]
+
+
+def _decode_artifact(encoded: list[str], blobs: Iterator[bytes]) -> AnyArtifact:
+    name, media_type, *uploaded = encoded
+    if not uploaded:
+        return Artifact(name, next(blobs), media_type)
+    upload_id, digest = uploaded
+    return UploadedArtifact(name, upload_id, digest, media_type)
 
 
 def _encode_failed(failed: Failed, tenant: str) -> Message:
@@ -99,7 +116,15 @@ def _decode_job(message: Message) -> NewJob:
 
 
 def _encode_options(options: Mapping[str, Any]) -> Message:
-    return {name: _encode_value(value) for name, value in options.items()}
+    return {
+        name: _encode_inputs(value) if name == _ARTIFACTS else _encode_value(value) for name, value in options.items()
+    }
+
+
+def _encode_inputs(artifacts: Sequence[AnyArtifact]) -> list[Any]:
+    """Return the input artifacts of a follow-up with their bytes."""
+    data = [base64.b64encode(one.data).decode() for one in artifacts if isinstance(one, Artifact)]
+    return [_ARTIFACTS, [[_encode_artifact(artifact) for artifact in artifacts], data]]
 
 
 def _decode_options(message: Message) -> dict[str, Any]:
@@ -130,5 +155,9 @@ def _decode_value(encoded: list[Any]) -> Any:
             return timedelta(*value)
         case "backoff":
             return Backoff.from_json(value)
+        case "artifacts":
+            encoded_artifacts, data = value
+            blobs = map(base64.b64decode, data)
+            return [_decode_artifact(one, blobs) for one in encoded_artifacts]
         case _:
             return value

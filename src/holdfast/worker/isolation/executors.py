@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
 from holdfast.domain.outcomes import Outcome
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.outcomes import outcome_of
@@ -196,6 +196,11 @@ class _ProcessRun:
         if "note" in message:
             if message["key"] == list(self.attempt.key):
                 self.attempt.context.note_progress(*message["note"])
+        elif "output" in message:
+            if message["key"] == list(self.attempt.key):
+                self._emit(message["output"])
+        elif "flush" in message:
+            self._flush()
         elif "record" in message:
             log_records.handle(message)
         elif "not_found" in message:
@@ -205,6 +210,23 @@ class _ProcessRun:
             self._conclude(message, blobs)
             return True
         return False
+
+    def _emit(self, texts: list[str]) -> None:
+        # If the attempt has ended, or the store has refused its output, there is no handler to tell here.
+        with suppress(LeaseLost, InvalidInput):
+            for text in texts:
+                self.attempt.context.emit(text)
+
+    def _flush(self) -> None:
+        """Write the text that the handler has emitted, and tell its process how many parts are stored."""
+        reply: Message = {"flushed": None, "key": list(self.attempt.key)}
+        try:
+            self.attempt.flush_output()
+            reply["flushed"] = 0 if self.attempt.output is None else self.attempt.output.written
+        except HoldfastError as error:
+            reply["why"] = str(error)
+        with suppress(OSError):
+            self.child.channel.send(reply)
 
     def _conclude(self, message: Message, blobs: list[bytes]) -> None:
         outcome: Outcome | None = None

@@ -401,19 +401,53 @@ create table holdfast.attempt (
     primary key (seq, epoch)
 );
 
--- Named bytes that belong to a job.
+-- Named bytes that belong to a job. The bytes are those of an upload.
 create table holdfast.artifact (
     seq           bigint not null,
+    size          bigint not null,
+    created_at_ms bigint not null,
+    epoch         integer not null,
+    input         boolean not null,
     name          text collate "C" not null,
     media_type    text not null,
-    size          bigint not null,
-    epoch         integer not null,
-    created_at_ms bigint not null,
-    data          bytea not null,
+    digest        text not null,
+    upload        text collate "C" not null,
     primary key (seq, name)
 );
+
+-- Bytes in chunks. An upload that no artifact has expires and is deleted; the others have no expiry.
+create table holdfast.upload (
+    size          bigint not null,
+    expires_at_ms bigint,
+    chunks        integer not null,
+    upload        text collate "C" primary key,
+    tenant        text not null,
+    digest        text
+);
+create index upload_expiry on holdfast.upload (expires_at_ms)
+    where expires_at_ms is not null;
+
+create table holdfast.upload_chunk (
+    number integer not null,
+    upload text collate "C" not null,
+    data   bytea not null,
+    primary key (upload, number)
+);
 -- Most artifacts are already compressed.
-alter table holdfast.artifact alter column data set storage external;
+alter table holdfast.upload_chunk alter column data set storage external;
+
+-- The output of jobs, appended by their attempts. `part` is the index within the attempt, `size` the bytes so far.
+create table holdfast.output (
+    seq     bigint not null,
+    number  bigint not null,
+    part    bigint not null,
+    size    bigint not null,
+    at_ms   bigint not null,
+    epoch   integer not null,
+    attempt integer not null,
+    data    text not null,
+    primary key (seq, number)
+);
 
 -- The event log, pruned only from its start. Transactions become visible in a different order than they begin in, so
 -- the log is read in transaction order, and only up to the oldest open transaction.

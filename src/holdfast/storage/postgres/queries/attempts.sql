@@ -1,21 +1,4 @@
--- Attempts and artifacts of a job.
-
--- name: artifact_read
--- Read one artifact with its bytes.
-select name, data, media_type from holdfast.artifact where seq = %(seq)s and name = %(name)s;
-
--- name: artifact_write
--- Store one artifact; an existing one of the same name is replaced. One statement per artifact, with its bytes
--- unencoded.
-insert into holdfast.artifact (seq, name, media_type, size, epoch, created_at_ms, data)
-values (%(c0)s, %(c1)s, %(c2)s, %(c3)s, %(c4)s, %(c5)s, %(c6)b)
-on conflict (seq, name) do update
-   set media_type = excluded.media_type, size = excluded.size, epoch = excluded.epoch,
-       created_at_ms = excluded.created_at_ms, data = excluded.data;
-
--- name: artifacts_of_job
--- List the artifacts of a job by name, without their bytes.
-select name, media_type, size, epoch, created_at_ms from holdfast.artifact where seq = %(seq)s order by name;
+-- Ended attempts of a job.
 
 -- name: attempt_insert
 -- Store attempts that ended before their job finished, unless they are stored already.

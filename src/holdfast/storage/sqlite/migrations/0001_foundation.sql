@@ -280,17 +280,51 @@ create table holdfast_attempt (
     primary key (seq, epoch)
 ) strict;
 
--- Named bytes that belong to a job.
+-- Named bytes that belong to a job. The bytes are those of an upload.
 create table holdfast_artifact (
     seq           integer not null,
     name          text not null,
     media_type    text not null,
     size          integer not null,
+    digest        text not null,
+    input         integer not null,
     epoch         integer not null,
     created_at_ms integer not null,
-    data          blob not null,
+    upload        text not null,
     primary key (seq, name)
 ) strict;
+
+-- Bytes in chunks. An upload that no artifact has expires and is deleted; the others have no expiry.
+create table holdfast_upload (
+    upload        text primary key,
+    tenant        text not null,
+    chunks        integer not null,
+    size          integer not null,
+    digest        text,
+    expires_at_ms integer
+) strict, without rowid;
+create index holdfast_upload_expiry on holdfast_upload (expires_at_ms)
+    where expires_at_ms is not null;
+
+create table holdfast_upload_chunk (
+    upload text not null,
+    number integer not null,
+    data   blob not null,
+    primary key (upload, number)
+) strict;
+
+-- The output of jobs, appended by their attempts. `part` is the index within the attempt, `size` the bytes so far.
+create table holdfast_output (
+    seq     integer not null,
+    number  integer not null,
+    epoch   integer not null,
+    attempt integer not null,
+    part    integer not null,
+    size    integer not null,
+    at_ms   integer not null,
+    data    text not null,
+    primary key (seq, number)
+) strict, without rowid;
 
 -- The event log, pruned only from its start. Values that may change later, such as tags, are copied.
 create table holdfast_event (

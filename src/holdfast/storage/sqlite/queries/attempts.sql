@@ -1,20 +1,4 @@
--- Attempts and artifacts of a job.
-
--- name: artifact_read
--- Read one artifact with its bytes.
-select name, data, media_type from holdfast_artifact where seq = :seq and name = :name;
-
--- name: artifact_write
--- Store artifacts, one for each row of values; an existing one of the same name is replaced.
-insert into holdfast_artifact (seq, name, media_type, size, epoch, created_at_ms, data)
-values (?, ?, ?, ?, ?, ?, ?)
-on conflict (seq, name) do update
-   set media_type = excluded.media_type, size = excluded.size, epoch = excluded.epoch,
-       created_at_ms = excluded.created_at_ms, data = excluded.data;
-
--- name: artifacts_of_job
--- List the artifacts of a job by name, without their bytes.
-select name, media_type, size, epoch, created_at_ms from holdfast_artifact where seq = :seq order by name;
+-- Ended attempts of a job.
 
 -- name: attempt_insert
 -- Store attempts that ended before their job finished, one for each row of values, unless they are stored already.

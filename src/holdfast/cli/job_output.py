@@ -1,0 +1,33 @@
+"""The output stream of a job on the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from holdfast import Queue
+from holdfast.cli import formatting, json_view
+from holdfast.cli.terminal import Terminal
+from holdfast.types import OutputChunk
+
+
+def read(queue: Queue, job_id: str, after: int) -> Iterator[OutputChunk]:
+    """Yield the chunks that are stored now."""
+    while page := queue.output(job_id, after=after):
+        yield from page
+        after = page[-1].number
+
+
+def write(terminal: Terminal, chunks: Iterable[OutputChunk]) -> None:
+    """Write the text of *chunks*, with unsafe characters replaced on a terminal; with `--json` one line for each."""
+    ends_line = True
+    for chunk in chunks:
+        if terminal.json:
+            terminal.emit(json_view.output_chunk(chunk))
+            continue
+        text = formatting.clean(chunk.text, keep="\n\t\r") if terminal.out.is_terminal else chunk.text
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        ends_line = text.endswith("\n")
+    if not ends_line and terminal.out.is_terminal:
+        terminal.line()

@@ -1,0 +1,203 @@
+"""Artifacts of jobs, and the uploads that bring large ones in short commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.domain import artifacts as artifact_rules
+from holdfast.domain import limits, transitions
+from holdfast.domain.artifacts import Artifact, ArtifactRow, CheckedArtifact, Upload, UploadRow
+from holdfast.domain.claims import JobFence
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import ArtifactNotFound, Conflict, InvalidInput
+from holdfast.domain.job import JobRow
+from holdfast.domain.results import ArtifactInfo
+from holdfast.operations.jobs import get_row
+from holdfast.operations.lease import held_job, lock_held
+from holdfast.storage.contract import StoreTransaction
+
+# How many chunks one statement reads.
+_CHUNKS_READ = 16
+
+
+# --- write ---------------------------------------------------------------------------------------------------------
+
+
+async def attach(tx: StoreTransaction, lease: JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
+    """Store artifacts of a running attempt."""
+    jobs = await lock_held(tx, [lease])
+    now = await tx.now()
+    job = held_job(jobs, lease)
+    transitions.check_fence(job, lease, now)
+    await write_outputs(tx, job, artifacts, now)
+
+
+async def write_outputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> None:
+    """Store artifacts of an attempt of *job*; replace earlier outputs of the same names.
+
+    Raise `Conflict` if an input has the name, `InvalidInput` if the job would have too many artifacts.
+    """
+    if not artifacts:
+        return
+    stored = {one.name: one for one in await tx.artifacts(job.seq)}
+    names = stored.keys() | {artifact.name for artifact in artifacts}
+    if len(names) > limits.ARTIFACTS_MAX:
+        raise InvalidInput("artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}")
+    replaced = [stored[artifact.name] for artifact in artifacts if artifact.name in stored]
+    for one in replaced:
+        if one.input:
+            raise Conflict(f"artifact {one.name!r} is an input of job {job.id!r}; choose another name")
+    await _write(tx, job, artifacts, now, epoch=job.epoch, is_input=False)
+    if replaced:
+        await tx.expire_uploads([one.upload_id for one in replaced], now.wall_ms)
+
+
+async def write_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> None:
+    """Store the input artifacts of a new job."""
+    await _write(tx, job, artifacts, now, epoch=0, is_input=True)
+
+
+async def replace_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> bool:
+    """Replace the input artifacts of a job that was not claimed yet; return whether they differ."""
+    stored = [one for one in await tx.artifacts(job.seq) if one.input]
+    if [(one.name, one.media_type, one.digest) for one in stored] == artifact_rules.contents(artifacts):
+        return False
+    if stored:
+        await tx.delete_inputs(job.seq)
+        await tx.expire_uploads([one.upload_id for one in stored], now.wall_ms)
+    await write_inputs(tx, job, artifacts, now)
+    return True
+
+
+async def _write(
+    tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now, *, epoch: int, is_input: bool
+) -> None:
+    linked = await _link(tx, job.tenant, artifacts, now)
+    stored = []
+    for artifact in artifacts:
+        upload = linked.get(artifact.upload_id or "")
+        if upload is None:
+            upload = await tx.insert_bytes(job.tenant, artifact.data or b"", artifact.digest)
+        about = (artifact.name, artifact.media_type, upload.size, artifact.digest)
+        stored.append(ArtifactRow(*about, int(is_input), epoch, now.wall_ms, upload.id))
+    await tx.write_artifacts(job.seq, stored)
+
+
+async def _link(
+    tx: StoreTransaction, tenant: str, artifacts: Sequence[CheckedArtifact], now: Now
+) -> dict[str, UploadRow]:
+    """Link the uploads of *artifacts*: they no longer expire. Return them by id."""
+    ids = [artifact.upload_id for artifact in artifacts if artifact.upload_id is not None]
+    if not ids:
+        return {}
+    if len(set(ids)) < len(ids):
+        raise Conflict("one upload cannot be linked as two artifacts; upload the bytes twice")
+    found = await tx.uploads(ids)
+    for index, artifact in enumerate(artifacts):
+        if artifact.upload_id is not None:
+            upload = artifact_rules.check_live(found.get(artifact.upload_id), artifact.upload_id, tenant, now)
+            artifact_rules.check_linkable(upload, artifact, f"artifacts[{index}]")
+    await tx.expire_uploads(ids, None)
+    return found
+
+
+# --- read ----------------------------------------------------------------------------------------------------------
+
+
+async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
+    """Return the artifacts of the job, without their bytes."""
+    job = await get_row(tx, job_id, tenant)
+    return [one.info for one in await tx.artifacts(job.seq)]
+
+
+async def find(tx: StoreTransaction, job_id: str, name: str, tenant: str | None) -> ArtifactRow:
+    """Return one artifact of the job, without its bytes."""
+    job = await get_row(tx, job_id, tenant)
+    found = await tx.artifact(job.seq, name)
+    if found is None:
+        raise ArtifactNotFound(job_id, name)
+    return found
+
+
+async def artifact(tx: StoreTransaction, job_id: str, name: str, tenant: str | None) -> Artifact:
+    """Return one artifact of the job with its bytes."""
+    found = await find(tx, job_id, name, tenant)
+    chunks: list[bytes] = []
+    while more := await tx.upload_chunks(found.upload_id, len(chunks), _CHUNKS_READ):
+        chunks += more
+    return Artifact(found.name, b"".join(chunks), found.media_type)
+
+
+async def chunk(tx: StoreTransaction, upload_id: str, number: int) -> bytes | None:
+    """Return one chunk of an upload, or None if it was deleted."""
+    found = await tx.upload_chunks(upload_id, number, 1)
+    return found[0] if found else None
+
+
+# --- uploads -------------------------------------------------------------------------------------------------------
+
+
+async def begin_upload(tx: StoreTransaction, upload_id: str, tenant: str, expires_ms: int) -> Upload:
+    """Store an empty upload."""
+    now = await tx.now()
+    row = UploadRow(upload_id, tenant, 0, 0, None, now.wall_ms + expires_ms)
+    await tx.insert_upload(row)
+    return row.upload
+
+
+async def append_upload(tx: StoreTransaction, upload_id: str, number: int, data: bytes, tenant: str | None) -> Upload:
+    """Store one chunk of an upload; a chunk that is already stored must have the same bytes."""
+    upload = await live_upload(tx, upload_id, tenant)
+    if number < upload.chunks:
+        if await chunk(tx, upload_id, number) != data:
+            raise Conflict(f"chunk {number} of upload {upload_id!r} is stored with other bytes")
+        return upload.upload
+    upload = artifact_rules.append_chunk(upload, number, data)
+    await tx.insert_chunk(upload_id, number, data)
+    await tx.update_upload(upload)
+    return upload.upload
+
+
+async def live_upload(tx: StoreTransaction, upload_id: str, tenant: str | None) -> UploadRow:
+    """Return an upload that has not expired, or raise `UploadNotFound`."""
+    found = await tx.uploads([upload_id])
+    return artifact_rules.check_live(found.get(upload_id), upload_id, tenant, await tx.now())
+
+
+async def upload_chunks(tx: StoreTransaction, upload_id: str, first: int) -> list[bytes]:
+    """Return some chunks of an upload."""
+    return await tx.upload_chunks(upload_id, first, _CHUNKS_READ)
+
+
+async def finish_upload(tx: StoreTransaction, upload_id: str, chunks: int, digest: str, tenant: str | None) -> Upload:
+    """Store the digest of an upload, which was computed from this number of chunks."""
+    upload = await live_upload(tx, upload_id, tenant)
+    if upload.chunks != chunks:
+        raise Conflict(f"a chunk was appended to upload {upload_id!r} while it was being finished")
+    finished = upload._replace(digest=digest)
+    if upload.digest is None:
+        await tx.update_upload(finished)
+    return finished.upload
+
+
+async def delete_expired_uploads(tx: StoreTransaction) -> bool:
+    """Delete some expired uploads, or a part of a large one; return whether there were any."""
+    found = await tx.expired_uploads(await tx.now(), limits.CHUNK)
+    if not found:
+        return False
+    ids: list[str] = []
+    total = 0
+    for upload_id, size in found:
+        total += size
+        if total > limits.UPLOAD_BYTES_DELETED:
+            break
+        ids.append(upload_id)
+    if ids:
+        await tx.delete_chunks(ids, limits.UPLOAD_BYTES_DELETED)
+    else:
+        ids = [found[0][0]]
+        chunks = limits.UPLOAD_BYTES_DELETED // limits.ARTIFACT_CHUNK_BYTES
+        if await tx.delete_chunks(ids, chunks) == chunks:
+            return True
+    await tx.delete_uploads(ids)
+    return True
