@@ -4,10 +4,13 @@ from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
+from holdfast.client.async_api.tokens import AsyncTokens
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
 from holdfast.client.sync_api.sessions import Sessions, Turns
+from holdfast.client.sync_api.tokens import Tokens
+from holdfast.domain.access import AuditEntry, Grants, NewToken, Token, TokenOptions
 from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventPage
@@ -49,8 +52,10 @@ __all__ = [
     "AsyncSessionTask",
     "AsyncSessions",
     "AsyncTask",
+    "AsyncTokens",
     "AsyncTurns",
     "Attempt",
+    "AuditEntry",
     "Backlog",
     "CancelReport",
     "CheckpointOptions",
@@ -62,12 +67,14 @@ __all__ = [
     "FailedAttempt",
     "Failure",
     "Finding",
+    "Grants",
     "JobOptions",
     "JobPage",
     "Kind",
     "Kinds",
     "Lane",
     "Lanes",
+    "NewToken",
     "Now",
     "Policy",
     "Pruned",
@@ -87,6 +94,9 @@ __all__ = [
     "Task",
     "TaskOptions",
     "TaskRegistry",
+    "Token",
+    "TokenOptions",
+    "Tokens",
     "Turns",
     "Unserved",
     "Waiting",

@@ -63,6 +63,8 @@ COMMANDS = {
     "events": "holdfast.cli.events:events",
     "stats": "holdfast.cli.stats:stats",
     "prune": "holdfast.cli.prune:prune",
+    "token": "holdfast.cli.access:token",
+    "audit": "holdfast.cli.access:audit",
     "doctor": "holdfast.cli.store:doctor",
     "migrate": "holdfast.cli.store:migrate",
     "completion": "holdfast.cli.root:completion",

@@ -95,6 +95,10 @@ KILL_AFTER_MS_DEFAULT: Final = 5 * SECOND_MS
 WORKER_SILENT_MS: Final = 60 * SECOND_MS
 WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 
+# The HTTP service.
+TOKEN_USE_MS: Final = 60 * SECOND_MS
+TOKEN_OVERLAP_MS_DEFAULT: Final = DAY_MS
+
 # History and maintenance.
 ATTEMPTS_KEPT: Final = 100
 CHUNK: Final = 200

@@ -9,7 +9,7 @@ Unless a method says otherwise, rows that it returns in a write transaction are 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, TypeAlias
@@ -27,6 +27,7 @@ from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
 from holdfast.domain.transitions import Transition
 from holdfast.storage.randomness import RANDOM
+from holdfast.storage.service_contract import ServiceTransaction
 
 SessionName: TypeAlias = tuple[str, str]
 """Tenant and name."""
@@ -125,7 +126,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(ABC):
+class StoreTransaction(ServiceTransaction):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)

@@ -25,6 +25,7 @@ from holdfast.domain.transitions import Transition, attempt_ended
 from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 
 _FAIR_SCOPES_KEPT: Final = 1_000
@@ -112,7 +113,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords):
+class SqlTransaction(SqlSessions, SqlRecords, SqlAccess):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)
