@@ -56,6 +56,7 @@ COMMANDS = {
     "demo": "holdfast.cli.demo.command:demo",
     "worker": "holdfast.cli.worker:worker",
     "workers": "holdfast.cli.workers:workers",
+    "serve": "holdfast.cli.serve:serve",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "jobs": "holdfast.cli.jobs:jobs",
     "lanes": "holdfast.cli.lanes:lanes",
