@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-tools test-long check test-pythons bench bench-quick clean
+.PHONY: help demo test test-service test-tools test-long check test-pythons bench bench-quick clean
 
 # Without bytecode files every test process and every program that a test starts would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,10 +28,14 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones and those of our own tools (about 7 minutes on two cores)
+test: ## Run the tests, except the long ones, those of the service and of our tools (about 7 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
-	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
+	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness --ignore tests/service
+
+test-service: ## Run the tests of the HTTP service (2 minutes)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long" tests/service
 
 test-tools: ## Run the tests of our own tools: the benchmarks and the test servers (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test

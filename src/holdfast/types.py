@@ -5,11 +5,14 @@ from holdfast.client.async_api.content import AsyncUploads
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
+from holdfast.client.async_api.tokens import AsyncTokens
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import Uploads
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
 from holdfast.client.sync_api.sessions import Sessions, Turns
+from holdfast.client.sync_api.tokens import Tokens
+from holdfast.domain.access import AuditEntry, Grants, NewToken, Token, TokenOptions
 from holdfast.domain.artifacts import Upload, UploadedArtifact
 from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Settlement
 from holdfast.domain.clock import Now
@@ -53,9 +56,11 @@ __all__ = [
     "AsyncSessionTask",
     "AsyncSessions",
     "AsyncTask",
+    "AsyncTokens",
     "AsyncTurns",
     "AsyncUploads",
     "Attempt",
+    "AuditEntry",
     "Backlog",
     "CancelReport",
     "CheckpointOptions",
@@ -67,12 +72,14 @@ __all__ = [
     "FailedAttempt",
     "Failure",
     "Finding",
+    "Grants",
     "JobOptions",
     "JobPage",
     "Kind",
     "Kinds",
     "Lane",
     "Lanes",
+    "NewToken",
     "Now",
     "OutputChunk",
     "OutputPage",
@@ -94,6 +101,9 @@ __all__ = [
     "Task",
     "TaskOptions",
     "TaskRegistry",
+    "Token",
+    "TokenOptions",
+    "Tokens",
     "Turns",
     "Unserved",
     "Upload",

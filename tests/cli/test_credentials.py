@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli.root import root
+from holdfast.domain.access import Grants
+from holdfast.operations import access
 from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema
 from tests.cli.test_options import commands
 from tests.cli.test_process import OnTerminal
@@ -22,7 +24,9 @@ from tests.support.kinds import publish
 from tests.support.postgres_server import database_url
 
 SECRET = "s3cr3t"
-LEAVES = [path for path in commands(root) if path and path not in {("workers",), ("jobs",), ("lanes",), ("kinds",)}]
+TOKEN = "mvxgk3tdmfxgg2lb"
+GROUPS = {("workers",), ("jobs",), ("lanes",), ("kinds",), ("token",)}
+LEAVES = [path for path in commands(root) if path and path not in GROUPS]
 
 # One call of every command that succeeds on the queue of the fixture.
 VALID: dict[tuple[str, ...], list[str]] = {
@@ -47,6 +51,11 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("events",): [],
     ("stats",): [],
     ("prune",): ["--older-than", "1d", "--yes"],
+    ("token", "create"): ["ci", "--role", "read"],
+    ("token", "list"): [],
+    ("token", "rotate"): [TOKEN],
+    ("token", "revoke"): [TOKEN],
+    ("audit",): [],
     ("doctor",): [],
     ("migrate",): [],
     ("completion",): ["bash"],
@@ -97,6 +106,8 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         queue.settle(claim, holdfast.Done(artifacts=[holdfast.Artifact("log.txt", b"hello")]))
         queue.enqueue("a.kind", job_id="one")
         publish(queue, TASKS)
+        grants = Grants(("read",))
+        queue._runner.write(access.create_token, TOKEN, "hash", "ci", grants, None, "ada@host")
     monkeypatch.setenv("HOLDFAST_SCHEMA", schema)
     yield with_password
     discard_schema(plain, schema)
@@ -110,7 +121,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def test_every_command_succeeds_without_showing_the_password(url: str) -> None:
-    assert VALID.keys() == set(LEAVES) - {("demo",), ("worker",)}
+    assert VALID.keys() == set(LEAVES) - {("demo",), ("worker",), ("serve",)}
     for path, arguments in VALID.items():
         # The doctor reports that no worker takes the waiting job.
         expected = 1 if path == ("doctor",) else 0
@@ -140,7 +151,7 @@ def test_no_command_shows_the_password_of_a_url_that_it_cannot_use() -> None:
 
 
 def test_no_command_shows_the_password_of_a_url_in_the_wrong_place() -> None:
-    for path in [*LEAVES, (), ("jobs",), ("lanes",), ("kinds",)]:
+    for path in [*LEAVES, (), *GROUPS]:
         for wrong in WRONG_URLS[:2]:
             for form in ([], ["--json"]):
                 assert run(*path, wrong, wrong, wrong, "--no-such-option", wrong, *form).exit_code == 2, path

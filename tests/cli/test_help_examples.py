@@ -12,10 +12,14 @@ from click.testing import CliRunner
 import holdfast
 from holdfast.cli.root import root
 from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.domain.access import Grants
+from holdfast.operations import access
 from tests.cli.test_options import commands
 
+# The token that the examples name.
+EXAMPLE_TOKEN = ("mvxgk3tdmfxgg2lb", "hash", "billing", Grants(("produce",)), None, "ada@host")
 # These run until they are stopped or start processes; their examples are only parsed.
-LONG_RUNNING = {"worker", "demo"}
+LONG_RUNNING = {"worker", "demo", "serve"}
 
 
 def examples() -> list[str]:
@@ -53,6 +57,9 @@ def prepare(arguments: list[str]) -> None:
             WorkerCalls(queue.store).beat(row)
         if "restore" in arguments:
             queue.kinds.retire("email.legacy")
+        if "token" in arguments:
+            named = queue._runner.write(access.create_token, *EXAMPLE_TOKEN)
+            assert named.id in "".join(arguments) or arguments[1] in {"create", "list"}
         if "requeue" in arguments:
             queue.admin.cancel_many(["order-42", "order-43"])
         if not {"wait", "artifact", "output"}.isdisjoint(arguments):

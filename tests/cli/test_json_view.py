@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from holdfast.cli import json_view
+from holdfast import json_view
 from holdfast.domain.job import JobRow
 from tests.cli.conftest import Cli
 

@@ -96,7 +96,10 @@ def test_a_usage_error_refers_to_the_help_of_that_command(cli: Cli) -> None:
         (["Stats"], "'root stats'"),
         (["jobs", "cancle", "x"], "'root jobs cancel'"),
         (["requeue", "x"], "'root jobs requeue'"),
-        (["list"], "'root workers list' or 'root jobs list' or 'root lanes list' or 'root kinds list'"),
+        (
+            ["list"],
+            "'root workers list' or 'root jobs list' or 'root lanes list' or 'root kinds list' or 'root token list'",
+        ),
     ],
 )
 def test_the_error_for_a_mistyped_command_suggests_the_right_one(cli: Cli, arguments: list[str], meant: str) -> None:

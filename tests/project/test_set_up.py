@@ -17,6 +17,7 @@ TARGETS = [
     "help",
     "demo",
     "test",
+    "test-service",
     "test-tools",
     "test-long",
     "check",
@@ -86,7 +87,12 @@ def test_the_gate_runs_the_tests_and_then_the_checks() -> None:
 
     assert gate.stat().st_mode & 0o111
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make test-tools", "make check"]
+    assert [line for line in lines if line.startswith("make ")] == [
+        "make test",
+        "make test-service",
+        "make test-tools",
+        "make check",
+    ]
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from holdfast import Enqueued
-from holdfast.cli import bulk, json_view, params
+from holdfast import Enqueued, json_view
+from holdfast.cli import bulk, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal

@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Queue
-from holdfast.cli import formatting, json_view
+from holdfast import Queue, json_view
+from holdfast.cli import formatting
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import STATE_STYLES
 from holdfast.cli.terminal import Terminal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast import Queue
-from holdfast.cli import formatting, json_view
+from holdfast import Queue, json_view
+from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from holdfast import Queue
-from holdfast.cli import formatting, json_view
+from holdfast import Queue, json_view
+from holdfast.cli import formatting
 from holdfast.cli.terminal import Terminal
 from holdfast.types import OutputChunk
 

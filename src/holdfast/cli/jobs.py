@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import click
 
-from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused
-from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, json_view, params
+from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused, json_view
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import F, Group, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
@@ -45,6 +45,10 @@ def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def _audit_target(job_ids: tuple[str, ...]) -> str:
+    return job_ids[0] if len(job_ids) == 1 else formatting.number(len(job_ids), "job")
 
 
 def find_job(queue: Queue, job_id: str) -> Job:
@@ -174,6 +178,7 @@ def cancel(
     chosen.setdefault("state", _UNFINISHED)
     with terminal.queue() as queue:
         if job_bulk.confirm(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes):
+            queue.admin.record_action("jobs.cancel", "filter", detail={**chosen, "force": force})
             with terminal.busy("cancelling"):
                 report = job_bulk.cancel(queue, chosen, force=force)
             _print_cancelled_many(terminal, report)
@@ -195,6 +200,8 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
     cancelled: list[Job] = []
     refused: list[tuple[str, HoldfastError]] = []
     with terminal.queue() as queue:
+        detail = {"jobs": list(job_ids), "force": force}
+        queue.admin.record_action("jobs.cancel", _audit_target(job_ids), detail=detail)
         for job_id in job_ids:
             try:
                 cancelled.append(queue.cancel(find_job(queue, job_id).id, force=force))
@@ -265,6 +272,7 @@ def requeue(
     chosen.setdefault("state", ("failed",))
     with terminal.queue() as queue:
         if job_bulk.confirm(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes):
+            queue.admin.record_action("jobs.requeue", "filter", detail=chosen)
             with terminal.busy("requeueing"):
                 requeued = job_bulk.requeue(queue, chosen)
             _print_requeued(terminal, requeued, each=False)
@@ -272,6 +280,7 @@ def requeue(
 
 def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...]) -> None:
     with terminal.queue() as queue:
+        queue.admin.record_action("jobs.requeue", _audit_target(job_ids), detail={"jobs": list(job_ids)})
         if len(job_ids) == 1:
             requeued = Requeued([queue.requeue(find_job(queue, job_ids[0]).id).id], [])
         else:
@@ -326,6 +335,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     Higher priorities run first.
     """
     with terminal.queue() as queue:
+        queue.admin.record_action("jobs.priority", job_id, detail={"priority": priority})
         job = queue.reprioritize(find_job(queue, job_id).id, priority)
     if terminal.json:
         terminal.emit({"job": json_view.job(job)})

@@ -7,7 +7,8 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli import formatting, json_view
+from holdfast import json_view
+from holdfast.cli import formatting
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
@@ -136,6 +137,7 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
                 terminal.report({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and {about}")
                 return
             terminal.confirm(f"Retire kind {kind}, and permanently retire {about}?")
+        queue.admin.record_action("kinds.retire", kind)
         with terminal.busy(f"retiring {kind}"):
             count = queue.kinds.retire(kind)
     if terminal.json:
@@ -158,6 +160,7 @@ def restore(terminal: Terminal, kind: str) -> None:
     Retired jobs stay retired.
     """
     with terminal.queue() as queue:
+        queue.admin.record_action("kinds.restore", kind)
         queue.kinds.restore(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": False})

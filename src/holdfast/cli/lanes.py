@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli import formatting, json_view
+from holdfast import json_view
+from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
@@ -89,6 +90,8 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
                 terminal.report({"lane": lane, "jobs": count}, f"would change {about}")
                 return
             terminal.confirm(f"Drain {about}, and refuse new jobs in it?")
+        given = {name: value for name, value in changes.items() if value is not None}
+        queue.admin.record_action("lanes.set", lane, detail=given)
         changed = queue.lanes.set(lane, **changes)
     if terminal.json:
         terminal.emit(json_view.lane(changed))

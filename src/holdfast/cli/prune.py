@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import formatting, json_view, params
+from holdfast import json_view
+from holdfast.cli import formatting, params
 from holdfast.cli.options import Command, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, State
@@ -61,6 +62,8 @@ def prune(
             return
         if not yes:
             terminal.confirm(f"Delete {_summary(found)} from {terminal.url}, jobs with their attempts and artifacts?")
+        detail = {"older_than": older_than, "states": list(chosen), "events_older_than": events_older_than}
+        queue.admin.record_action("prune", "jobs", detail=detail)
         with terminal.busy("deleting"):
             pruned = queue.admin.prune(older_than=older_than, states=chosen, events_older_than=events_older_than)
     _print(terminal, pruned, "deleted")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import errors, json_view
+from holdfast import json_view
+from holdfast.cli import errors
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal

@@ -56,6 +56,11 @@ class Terminal:
         from_environment = os.environ.get(SCHEMA_VARIABLE) if self.url.startswith("postgres") else None
         return from_environment or SCHEMA_DEFAULT
 
+    @property
+    def described_url(self) -> str:
+        """The queue's URL with credentials masked, for messages."""
+        return mask_url(self.url)
+
     @cached_property
     def out(self) -> Console:
         """The console of standard output."""

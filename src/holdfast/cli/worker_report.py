@@ -20,7 +20,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli import formatting, json_view, worker_output
+from holdfast import json_view
+from holdfast.cli import formatting, worker_output
 from holdfast.cli.console import console
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal

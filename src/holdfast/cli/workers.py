@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli import formatting, json_view
+from holdfast import json_view
+from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, table
@@ -129,6 +130,7 @@ def _request(
             terminal.confirm(f"Request {about} to {requested}?")
         found = []
         for name in chosen:
+            queue.admin.record_action(f"workers.{requested}", name)
             # With --all, a worker that has left since is not an error.
             with suppress(*([WorkerNotFound] if every else [])):
                 found += queue.admin.drain_worker(name) if requested == "drain" else queue.admin.stop_worker(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import getpass
 import os
 import secrets
 import socket
@@ -27,6 +29,26 @@ def lease_token() -> str:
 def upload_id() -> str:
     """Return a random id that no other upload has."""
     return secrets.token_hex(16)
+
+
+def token_id() -> str:
+    """Return the random, public id of a token."""
+    return base64.b32encode(secrets.token_bytes(10)).decode().lower()
+
+
+def token_secret() -> str:
+    """Return the secret of a token: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def operator() -> str:
+    """Return the user of the operating system that runs this process, and the host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a user without a name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def worker_name() -> str:

@@ -178,6 +178,11 @@ def params(value: Params) -> Params:
 # --- jobs ----------------------------------------------------------------------------------------------------------
 
 
+def actor(value: str | None) -> str:
+    """Return how the audit log names the caller: *value*, by default the user of this process."""
+    return ids.operator() if value is None else validation.name(value, "actor")
+
+
 def job_id(value: str) -> str:
     """Return *value*, or raise `InvalidInput` if it is not a valid job id."""
     return validation.name(value, "job_id", limits.JOB_ID_CHARS_MAX)

@@ -7,11 +7,14 @@
     │   ├── UploadNotFound     the upload does not exist, has expired, or is another tenant's
     │   ├── WorkerNotFound     no worker of this name has registered
     │   ├── JobFailed          the job whose result was requested was not done
+    │   ├── TokenNotFound      no token with this id exists
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
     │   ├── KindRetired        the kind accepts no new jobs
-    │   └── EventsPruned       the events after the cursor have been pruned
+    │   ├── EventsPruned       the events after the cursor have been pruned
+    │   ├── NotAuthenticated   the service needs a token that is valid now
+    │   └── Forbidden          the token does not grant this; names the field and the limit
     ├── Unavailable        the store did not respond, or a worker cannot continue: retry with backoff
     │   ├── StoreBusy          other callers held the store for too long
     │   ├── StoreUnreachable   the file or server cannot be opened or read
@@ -137,6 +140,16 @@ class WorkerNotFound(Refused):
         self.similar = tuple(similar)
 
 
+class TokenNotFound(Refused):
+    """No token with this id exists."""
+
+    code = "token_not_found"
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"no token {token_id!r}")
+        self.token_id = token_id
+
+
 class LeaseLost(Refused):
     """The lease is no longer held: it expired, or another claim holds the job. Stop working on the job."""
 
@@ -189,6 +202,23 @@ class EventsPruned(Refused):
             f"events after this cursor have been pruned; continue from cursor {horizon!r} and expect a gap"
         )
         self.horizon = horizon
+
+
+class NotAuthenticated(Refused):
+    """The service needs a token: none was sent, or it is unknown, expired or revoked."""
+
+    code = "not_authenticated"
+
+
+class Forbidden(Refused):
+    """The token does not grant this. `field` is the refused part of the request and `limit` the ceiling, if any."""
+
+    code = "forbidden"
+
+    def __init__(self, problem: str, *, field: str | None = None, limit: int | None = None) -> None:
+        super().__init__(problem if field is None else f"{field}: {problem}")
+        self.field = field
+        self.limit = limit
 
 
 class StoreBusy(Unavailable):

@@ -181,23 +181,14 @@ def _waiting(
     )
 
 
-async def page(tx: StoreTransaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
-    """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
-
-    Events are held back while an open transaction may still add events before them.
-    """
+async def end_of_events(tx: StoreTransaction) -> EventPosition:
+    """Return the position of the newest event that can be read, or that up to which the log was pruned."""
     horizon = await tx.event_horizon()
-    position = horizon if after is None else _event_position(after)
-    if position < horizon:
-        raise EventsPruned(cursor_of(horizon))
-    found = await tx.events_after(position, limit)
-    last = found[-1][0] if found else position
-    held_back = len(found) < limit and await tx.events_held_back(last)
-    events = tuple(event for _, event in found if tenant in {None, event.tenant})
-    return EventPage(events, cursor_of(last)), held_back
+    return max(horizon, await tx.newest_event() or horizon)
 
 
-def _event_position(cursor: str) -> EventPosition:
+def event_position(cursor: str) -> EventPosition:
+    """Return the position in the event log that *cursor* names, or raise `InvalidInput`."""
     scheme, *numbers = cursor.split("-")
     if all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
         if scheme == "e1" and len(numbers) == 1:
@@ -205,6 +196,22 @@ def _event_position(cursor: str) -> EventPosition:
         if scheme == "e2" and len(numbers) == 2:
             return int(numbers[0]), int(numbers[1])
     raise InvalidInput("after", f"{cursor!r} is not a cursor of the event log")
+
+
+async def page(tx: StoreTransaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
+    """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
+
+    Events are held back while an open transaction may still add events before them.
+    """
+    horizon = await tx.event_horizon()
+    position = horizon if after is None else event_position(after)
+    if position < horizon:
+        raise EventsPruned(cursor_of(horizon))
+    found = await tx.events_after(position, limit)
+    last = found[-1][0] if found else position
+    held_back = len(found) < limit and await tx.events_held_back(last)
+    events = tuple(event for _, event in found if tenant in {None, event.tenant})
+    return EventPage(events, cursor_of(last)), held_back
 
 
 # --- workers -------------------------------------------------------------------------------------------------------

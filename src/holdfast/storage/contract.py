@@ -28,6 +28,7 @@ from holdfast.domain.sessions import Head, Session
 from holdfast.domain.transitions import Transition
 from holdfast.storage.content import ContentTransaction
 from holdfast.storage.randomness import RANDOM
+from holdfast.storage.service_contract import ServiceTransaction
 
 SessionName: TypeAlias = tuple[str, str]
 """Tenant and name."""
@@ -126,7 +127,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(ContentTransaction):
+class StoreTransaction(ContentTransaction, ServiceTransaction):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)

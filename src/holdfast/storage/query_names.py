@@ -110,12 +110,14 @@ SharedQuery: TypeAlias = Literal[
     "jobs_by_seq",
     "jobs_by_session",
     "jobs_count",
+    "jobs_finished",
     "report_problems",
     # admin
     "job_priority",
     "jobs_waiting_on_routes",
     # events
     "event_horizon",
+    "event_last",
     "events_after",
     "events_aged",
     "events_append",
@@ -166,6 +168,15 @@ SharedQuery: TypeAlias = Literal[
     "workers_delete",
     "workers_newest",
     "workers_of_name",
+    # access
+    "audit_append",
+    "audit_read",
+    "token_expire",
+    "token_insert",
+    "token_revoke",
+    "token_touch",
+    "tokens_by_id",
+    "tokens_newest",
     # schema
     "health_schema",
     "health_version",

@@ -24,6 +24,7 @@ from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition, attempt_ended
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 
@@ -112,7 +113,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords, SqlContent):
+class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.client import validate_calls
 from holdfast.client.sync_api.namespace import Namespace
-from holdfast.domain import limits, validation
+from holdfast.client.sync_api.tokens import Tokens
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.access import AuditEntry
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, State
 from holdfast.domain.results import (
@@ -21,17 +24,30 @@ from holdfast.domain.results import (
     WorkerInfo,
 )
 from holdfast.domain.serving import Unserved
+from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
+from holdfast.operations import access as access_operations
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import artifacts as artifact_operations
 from holdfast.operations import jobs as job_operations
 
+if TYPE_CHECKING:
+    from holdfast.client.sync_api.queue import JobMethods
+
+_BEYOND = 1 << 62
 # How long to wait for events that open transactions hold back, before pruning without them.
 _HELD_BACK_SECONDS = 0.5
 
 
 class Admin(Namespace):
-    """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+    """Counts, cancels, requeues and deletes many jobs, and manages workers and tokens."""
+
+    tokens: Tokens
+    """Tokens of the HTTP service."""
+
+    def __init__(self, queue: JobMethods) -> None:
+        super().__init__(queue)
+        self.tokens = Tokens(queue)
 
     # --- read ------------------------------------------------------------------------------------------------------
 
@@ -65,6 +81,23 @@ class Admin(Namespace):
     def report(self) -> StoreReport:
         """Return findings about the health of the store and its jobs."""
         return self._runner.read(job_operations.report)
+
+    # --- audit log -------------------------------------------------------------------------------------------------
+
+    def record_action(
+        self, action: str, target: str, *, actor: str | None = None, detail: dict[str, Json] | None = None
+    ) -> None:
+        """Append an operator's action to the audit log; call it before the action is carried out."""
+        action, target = validation.name(action, "action"), validation.name(target, "target", limits.URL_CHARS_MAX)
+        strict_json.encode(detail, "detail", limits.PAYLOAD_BYTES_MAX)
+        self._runner.write(access_operations.record, validate_calls.actor(actor), action, target, detail or {})
+
+    def audit_log(self, *, before: int | None = None, limit: int = limits.PAGE_DEFAULT) -> list[AuditEntry]:
+        """Return the newest entries of the audit log, or those *before* the number of an entry, newest first."""
+        before = _BEYOND if before is None else validation.integer(before, "before", 0, _BEYOND)
+        return self._runner.read(
+            access_operations.audit_log, before, validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        )
 
     # --- workers ---------------------------------------------------------------------------------------------------
 

@@ -108,6 +108,31 @@ create table holdfast.kind (
     retired_at_ms   bigint
 );
 
+-- Tokens of the HTTP service: grants, and the SHA-256 of the secret. Roles, scopes and ceilings are JSON.
+create table holdfast.token (
+    id              text collate "C" primary key,
+    name            text not null,
+    hash            text not null,
+    tenant          text,
+    roles           text not null,
+    scopes          text not null,
+    ceilings        text not null,
+    created_at_ms   bigint not null,
+    expires_at_ms   bigint,
+    last_used_at_ms bigint,
+    revoked_at_ms   bigint
+);
+
+-- What operators did, on the command line and over HTTP.
+create table holdfast.audit (
+    entry  bigint primary key generated always as identity,
+    at_ms  bigint not null,
+    actor  text not null,
+    action text not null,
+    target text not null,
+    detail text not null
+);
+
 -- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a
 -- small number.
 create table holdfast.route (

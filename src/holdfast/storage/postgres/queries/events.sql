@@ -5,6 +5,13 @@
 select split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint
   from holdfast.meta where name = 'event_horizon';
 
+-- name: event_last
+-- Read the position of the newest event that can be read; no row if there is none.
+select xid::text::bigint, event from holdfast.event
+ where xid < pg_snapshot_xmin(pg_current_snapshot())
+ order by xid desc, event desc
+ limit 1;
+
 -- name: events_after
 -- Read the log after one event, in order, up to the point where open transactions may still add events.
 select e.xid::text::bigint, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, e.tags,

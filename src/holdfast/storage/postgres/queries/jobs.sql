@@ -148,6 +148,12 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
    and (%(lane)s::text is null or r.lane = %(lane)s::text)
  group by r.lane, r.kind, j.state;
 
+-- name: jobs_finished
+-- Read the jobs among these that have finished, and those that wait although their deadline has passed.
+select * from holdfast.job_row
+ where id = any (%(ids)s::text[])
+   and (finished_at_ms is not null or (deadline_at_ms <= %(now)s and state <> 'running'));
+
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
 select (select count(*) from holdfast.job where state = 'running' and lease_until_ms <= %(lease_now)s),

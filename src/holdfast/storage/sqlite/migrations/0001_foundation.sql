@@ -33,6 +33,31 @@ create table holdfast_kind (
     retired_at_ms   integer
 ) strict, without rowid;
 
+-- Tokens of the HTTP service: grants, and the SHA-256 of the secret. Roles, scopes and ceilings are JSON.
+create table holdfast_token (
+    id              text primary key,
+    name            text not null,
+    hash            text not null,
+    tenant          text,
+    roles           text not null,
+    scopes          text not null,
+    ceilings        text not null,
+    created_at_ms   integer not null,
+    expires_at_ms   integer,
+    last_used_at_ms integer,
+    revoked_at_ms   integer
+) strict, without rowid;
+
+-- What operators did, on the command line and over HTTP.
+create table holdfast_audit (
+    entry  integer primary key autoincrement,
+    at_ms  integer not null,
+    actor  text not null,
+    action text not null,
+    target text not null,
+    detail text not null
+) strict;
+
 -- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a
 -- small number.
 create table holdfast_route (

@@ -4,6 +4,10 @@
 -- Read the event up to which the log has been pruned; with a single writer the transaction is always 0.
 select 0, cast(value as integer) from holdfast_meta where name = 'event_horizon';
 
+-- name: event_last
+-- Read the position of the newest event; no row if there is none.
+select 0, event from holdfast_event order by event desc limit 1;
+
 -- name: events_after
 -- Read the log after one event, in order.
 select 0, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, e.tags,

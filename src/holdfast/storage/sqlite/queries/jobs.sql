@@ -146,6 +146,12 @@ select r.lane, r.kind, j.state, sum(j.jobs)
    and (:lane is null or r.lane = :lane)
  group by r.lane, r.kind, j.state;
 
+-- name: jobs_finished
+-- Read the jobs among these that have finished, and those that wait although their deadline has passed.
+select * from holdfast_job_row
+ where id in (select value from json_each(:ids))
+   and (finished_at_ms is not null or (deadline_at_ms <= :now and state <> 'running'));
+
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
 select (select count(*) from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),

@@ -6,26 +6,21 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from holdfast import Backoff, Enqueued, Job
-from holdfast.domain.job import row_of
+from holdfast.client.async_api.enqueued import AsyncEnqueued
+from holdfast.client.sync_api.enqueued import Enqueued
+from holdfast.domain.access import AuditEntry, Token
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.claims import Claim
+from holdfast.domain.events import Event
+from holdfast.domain.failures import Failure
+from holdfast.domain.job import Attempt, Job, row_of
+from holdfast.domain.kinds import Kind
+from holdfast.domain.output import OutputChunk
+from holdfast.domain.results import ArtifactInfo, CancelReport, Finding, Pruned, Requeued, Tally, WorkerInfo
+from holdfast.domain.routing import Lane
+from holdfast.domain.serving import Unserved
 from holdfast.domain.validation import milliseconds_of
-from holdfast.types import (
-    ArtifactInfo,
-    Attempt,
-    CancelReport,
-    Event,
-    Failure,
-    Finding,
-    Kind,
-    Lane,
-    OutputChunk,
-    Pruned,
-    Requeued,
-    Tally,
-    Unserved,
-    WorkerInfo,
-    WorkerStatus,
-)
+from holdfast.worker.status import WorkerStatus
 
 Document: TypeAlias = dict[str, Any]
 
@@ -141,7 +136,7 @@ def event(one: Event) -> Document:
     }
 
 
-def enqueued(one: Enqueued[Any]) -> Document:
+def enqueued(one: Enqueued[Any] | AsyncEnqueued[Any]) -> Document:
     """Return the job of an enqueue and whether it was created."""
     return {"created": one.created, "job": job(one.job)}
 
@@ -207,6 +202,28 @@ def unserved(one: Unserved) -> Document:
     return {**asdict(one), "requires": list(one.requires)}
 
 
+def token(one: Token, now: datetime) -> Document:
+    """Return a token with its grants; it has no secret."""
+    document = _with_timestamps(one)
+    grants = document.pop("grants")
+    return {**document, "state": one.state(now), **grants}
+
+
+def audit_entry(one: AuditEntry) -> Document:
+    """Return an entry of the audit log."""
+    return _with_timestamps(one)
+
+
+def claim(one: Claim) -> Document:
+    """Return a job under a lease, with the three values that prove the lease."""
+    return {
+        "job": job(one.job),
+        "epoch": one.epoch,
+        "lease_token": one.lease_token,
+        "lease_until_ms": _timestamp(one.lease_until),
+    }
+
+
 def worker_status(one: WorkerStatus, seconds: float) -> Document:
     """Return the status of a worker that has run for *seconds*."""
     return {
@@ -227,10 +244,10 @@ def _timestamp(at: datetime | None) -> int | None:
     return None if at is None else milliseconds_of(at)
 
 
-def _with_timestamps(one: ArtifactInfo | WorkerInfo) -> Document:
+def _with_timestamps(one: ArtifactInfo | AuditEntry | Token | WorkerInfo) -> Document:
     """Return the fields, timestamps as `*_at_ms`."""
     return dict(
-        (f"{name}_ms", _timestamp(value)) if isinstance(value, datetime) else (name, value)
+        (f"{name}_ms", _timestamp(value)) if name.rpartition("_")[2] == "at" else (name, value)
         for name, value in asdict(one).items()
     )
 

@@ -1,0 +1,254 @@
+"""One row of the route table, and one request of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.domain import access, json_schema, validation
+from holdfast.domain.access import Grants, Role
+from holdfast.domain.errors import InvalidInput, JobNotFound, NotAuthenticated
+from holdfast.domain.job import Job
+from holdfast.domain.strict_json import Json
+from holdfast.service import bodies
+from holdfast.service.access import PUBLIC, Caller
+from holdfast.service.problems import ProblemError, encode
+from holdfast.service.schemas import Schema
+
+if TYPE_CHECKING:
+    from holdfast.service.app import Service
+
+T = TypeVar("T")
+
+Handler: TypeAlias = Callable[["Call"], Awaitable[Response]]
+Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
+
+_BODY_BYTES_MAX: Final = 1 << 20
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One operation of the service. Routing, authorization, OpenAPI and tests are made from it."""
+
+    method: Method
+    path: str
+    name: str
+    """The operation's id."""
+    summary: str
+    handler: Handler
+    roles: tuple[Role, ...] | None
+    """The roles of which a token needs one, besides `admin`; None if no token is needed."""
+    response: Schema
+    response_example: Json = None
+    any_tenant: bool = False
+    """Whether it concerns all tenants, so that a token of one tenant is refused."""
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    body: Schema | None = None
+    body_required: bool = True
+    body_example: Json = None
+    body_media_type: str = bodies.JSON
+    body_bytes_max: int = _BODY_BYTES_MAX
+    status: int = 200
+    response_media_type: str = bodies.JSON
+    idempotent: bool = False
+    """Whether it accepts the header `Idempotency-Key`."""
+    problems: tuple[int, ...] = ()
+    """Statuses of problems besides those that every route may have."""
+
+
+@dataclass(eq=False)
+class Call:
+    """One request, authenticated, with validated query and body."""
+
+    service: Service
+    route: Endpoint
+    request: Request
+    caller: Caller = PUBLIC
+    query: dict[str, Any] = field(default_factory=dict)
+    body: Any = None
+
+    @property
+    def queue(self) -> AsyncQueue:
+        """The queue."""
+        return self.service.queue
+
+    @property
+    def grants(self) -> Grants:
+        """What the caller may do."""
+        return self.caller.grants
+
+    @cached_property
+    def path(self) -> dict[str, str]:
+        """The parameters of the path, decoded."""
+        try:
+            return {name: unquote(value, errors="strict") for name, value in self.request.path_params.items()}
+        except UnicodeDecodeError:
+            raise ProblemError(404, "not_found", "the path is not UTF-8") from None
+
+    async def prepare(self) -> None:
+        """Authenticate and authorize the request, then read and check its query and body."""
+        if self.route.roles is not None:
+            self.caller = await self.service.access.caller(self.request)
+            access.check_role(self.grants, self.route.roles)
+            if self.route.any_tenant:
+                access.check_any_tenant(self.grants)
+        self.query = self._parse_query()
+        if self.route.body is not None and self.route.body_media_type == bodies.JSON:
+            self.body = await self._parse_body(self.route.body)
+
+    async def _parse_body(self, schema: Schema) -> Any:
+        content = await bodies.read(self.request, self.route.body_bytes_max)
+        if not content and not self.route.body_required:
+            return {}
+        bodies.check_media_type(self.request, bodies.JSON)
+        body = bodies.parse(content)
+        try:
+            json_schema.check(schema, body, "")
+        except InvalidInput as error:
+            raise InvalidInput(error.field.removeprefix(".") or "body", error.problem) from None
+        return body
+
+    def _parse_query(self) -> dict[str, Any]:
+        try:
+            pairs = parse_qsl(
+                self.request.scope["query_string"].decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=100,
+            )
+        except ValueError:
+            raise InvalidInput("query", "is not valid; it has at most 100 parameters in UTF-8") from None
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            schema = self.route.query.get(name)
+            if schema is None:
+                known = ", ".join(self.route.query) or "none"
+                raise InvalidInput(name, f"unknown parameter; valid parameters are: {known}")
+            if schema["type"] == "array":
+                found.setdefault(name, []).append(value)
+            elif name in found:
+                raise InvalidInput(name, "is given twice")
+            else:
+                found[name] = _converted(name, value, schema)
+        for name, value in found.items():
+            _check_parameter(name, value, self.route.query[name])
+        return found
+
+    # --- tenants and scopes ----------------------------------------------------------------------------------------
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose things the call reads; None for any."""
+        return access.tenant_for(self.grants, self.query.get("tenant"))
+
+    async def job(self, job_id: str | None = None) -> Job:
+        """Return a job, by default that of the path, if the caller may see it; else raise `JobNotFound`."""
+        wanted = self.path["job_id"] if job_id is None else job_id
+        try:
+            found = await self.queue.get(wanted, tenant=self.tenant)
+        except InvalidInput:
+            raise JobNotFound(wanted) from None
+        if not access.covers(self.grants, found.lane, found.kind):
+            raise JobNotFound(wanted)
+        return found
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The header `Idempotency-Key`."""
+        key = self.request.headers.get("idempotency-key")
+        if key is not None and not _KEY.fullmatch(key):
+            raise InvalidInput("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+        return key
+
+    async def audit(self, action: str, target: str, **detail: Json) -> None:
+        """Record an action of an operator, before it is carried out."""
+        await self.queue.admin.record_action(action, target, actor=self.caller.actor, detail=detail)
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    async def wait_for(self, waiting: Coroutine[Any, Any, T], otherwise: T) -> T:
+        """Return the result of a coroutine that may take long.
+
+        Cancel it and return *otherwise* if the server shuts down; cancel it and raise if the client is gone or its
+        token was revoked.
+        """
+        task = asyncio.ensure_future(waiting)
+        gone = asyncio.ensure_future(_disconnected(self.request))
+        closing = asyncio.ensure_future(self.service.closing.wait())
+        revoked: list[bool] = []
+
+        def revoke() -> None:
+            revoked.append(True)
+            task.cancel()
+
+        try:
+            with self.service.access.watch(self.caller, revoke):
+                await asyncio.wait({task, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for other in (gone, closing):
+                other.cancel()
+            if not task.done():
+                task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if revoked:
+                raise NotAuthenticated("the token was revoked or has expired") from None
+            if self.service.closing.is_set():
+                return otherwise
+            raise ProblemError(400, "bad_request", "the client has closed the connection") from None
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check_parameter(name: str, value: Any, schema: Schema) -> None:
+    """Raise `InvalidInput` if a parameter is outside of its schema."""
+    json_schema.check(schema, value, name)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_parameter(f"{name}[{index}]", item, schema["items"])
+    elif "maximum" in schema:
+        validation.number(value, name, schema["minimum"], schema["maximum"])
+    elif "maxLength" in schema:
+        validation.name(value, name, schema["maxLength"])
+
+
+def _converted(name: str, value: str, schema: Schema) -> Any:
+    match schema["type"]:
+        case "integer":
+            if not re.fullmatch(r"-?[0-9]{1,18}", value):
+                raise InvalidInput(name, "must be an integer")
+            return int(value)
+        case "number":
+            if not re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,9})?", value):
+                raise InvalidInput(name, "must be a number")
+            return float(value)
+        case "boolean":
+            if value not in {"true", "false"}:
+                raise InvalidInput(name, "must be true or false")
+            return value == "true"
+        case _:
+            return value
+
+
+def reply(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response."""
+    return Response(encode(document), status, headers=headers, media_type=bodies.JSON)
+
+
+def within_scope(grants: Grants, jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs that the caller may see."""
+    return [job for job in jobs if access.covers(grants, job.lane, job.kind)]

@@ -1,0 +1,188 @@
+"""Handlers of `/v1/claims`: the protocol of remote workers. Every call may be sent again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from holdfast import json_view
+from holdfast.domain import access, limits, validation
+from holdfast.domain.artifacts import Artifact
+from holdfast.domain.claims import Claim, Renewal, Settlement, lease_ms
+from holdfast.domain.errors import InvalidInput, JobNotFound
+from holdfast.domain.job import Job, row_of
+from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released
+from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.service import problems
+from holdfast.service.call import Call, reply
+from holdfast.service.new_jobs import backoff_of, granted_job, time_of
+from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, WAIT_SECONDS_MAX
+
+_INCARNATION: Final = "http"
+# The keys of each outcome.
+_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "done": frozenset(("result", "follow_ups", "artifacts")),
+    "failed": frozenset(("message", "reason", "permanent", "retry_after", "traceback", "backoff")),
+    "deferred": frozenset(("after", "until")),
+    "released": frozenset(),
+}
+_LEASE_KEYS: Final = frozenset(("job_id", "epoch", "lease_token", "outcome"))
+
+
+async def claim(call: Call) -> Response:
+    """Lease jobs for `ack_ms`; they are released unless the caller acknowledges or settles them in time."""
+    body = call.body
+    limit = body.get("limit", 1)
+    access.check_claim_size(call.grants, limit)
+    options: dict[str, Any] = {
+        name: body[name] for name in ("worker", "capabilities", "affinity", "lease_token") if name in body
+    }
+    options["incarnation"] = body.get("incarnation", _INCARNATION)
+    options["lanes"] = access.scoped_names(body.get("lanes"), call.grants.lanes, "lanes") or (DEFAULT_NAME,)
+    options["kinds"] = access.scoped_names(body.get("kinds"), call.grants.kinds, "kinds")
+    options["tenant"] = access.tenant_for(call.grants, body.get("tenant"))
+    ack_ms = validation.integer(body.get("ack_ms", ACK_MS_DEFAULT), "ack_ms", ACK_MS_MIN, ACK_MS_MAX)
+    options["lease"] = ack_ms / 1000
+    options["acknowledged"] = 0
+    seconds = validation.number(body.get("wait", 0), "wait", 0, WAIT_SECONDS_MAX)
+    seconds = min(seconds, call.service.settings.wait_seconds_max)
+    settled, claims = await _settle_and_claim(call, body.get("settlements", []), limit, options)
+    if seconds and not claims:
+        claims = await call.wait_for(call.queue.claim_many(limit=limit, wait=seconds, **options), [])
+    return reply({"claims": [json_view.claim(one) for one in claims], "settlements": settled})
+
+
+async def acknowledge(call: Call) -> Response:
+    """Record that the work starts, and extend the lease."""
+    held = await _held(call)
+    return _renewed(await call.queue.acknowledge(held))
+
+
+async def heartbeat(call: Call) -> Response:
+    """Extend the lease; the answer has its new end and whether the job is to be cancelled."""
+    held = await _held(call)
+    return _renewed(await call.queue.heartbeat(held))
+
+
+async def progress(call: Call) -> Response:
+    """Store the progress of a running job."""
+    held = await _held(call)
+    job = await call.queue.progress(held, phase=call.body.get("phase"), percent=call.body.get("percent"))
+    return reply(json_view.job(job))
+
+
+async def settle(call: Call) -> Response:
+    """Record the outcome of an attempt; follow-ups and artifacts commit with it."""
+    outcome = _outcome(call, call.body, "")
+    held = await _held(call)
+    return reply(json_view.job(await call.queue.settle(held, outcome)))
+
+
+def _renewed(renewal: Renewal) -> Response:
+    until_ms = round(renewal.lease_until.timestamp() * 1000)
+    return reply({"lease_until_ms": until_ms, "cancel_requested": renewal.cancel_requested})
+
+
+async def _held(call: Call) -> Claim:
+    """Return the claim of the path, as `_claim_of` does."""
+    _check_lease(call.body, "")
+    return await _claim_of(call, call.body, call.path["job_id"])
+
+
+async def _claim_of(call: Call, given: Mapping[str, Any], job_id: str) -> Claim:
+    """Return the claim that the caller says it holds. The operation checks epoch and token in its transaction."""
+    length_ms = lease_ms(given.get("lease", limits.LEASE_MS_DEFAULT / 1000))
+    row = row_of(await call.job(job_id))
+    return Claim(Job(row._replace(epoch=given["epoch"], lease_token=given["lease_token"])), length_ms)
+
+
+def _check_lease(given: Mapping[str, Any], path: str) -> None:
+    validation.integer(given["epoch"], f"{path}epoch", 1, EPOCH_MAX)
+    validation.name(given["lease_token"], f"{path}lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+
+
+async def _settle_and_claim(
+    call: Call, bodies: list[dict[str, Any]], limit: int, options: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[Claim]]:
+    """Settle several jobs and claim, in one commit; each result is the state or the problem of that settlement."""
+    if not bodies:
+        return [], await call.queue.claim_many(limit=limit, **options)
+    outcomes = []
+    for index, body in enumerate(bodies):
+        path = f"settlements[{index}]."
+        validation.name(body["job_id"], f"{path}job_id", limits.JOB_ID_CHARS_MAX)
+        _check_lease(body, path)
+        outcomes.append(_outcome(call, body, path))
+    results: list[dict[str, Any]] = [{} for _ in bodies]
+    held: list[tuple[Claim, Outcome]] = []
+    indexes: list[int] = []
+    for index, body in enumerate(bodies):
+        try:
+            one = await _claim_of(call, body, body["job_id"])
+        except JobNotFound as error:
+            results[index] = {"job_id": body["job_id"], "error": problems.document(problems.describe(error))}
+        else:
+            held.append((one, outcomes[index]))
+            indexes.append(index)
+    both = await call.queue.settle_and_claim(held, limit=limit, **options)
+    for index, settlement in zip(indexes, both.settlements, strict=True):
+        results[index] = _settlement(settlement)
+    return results, both.claims
+
+
+def _settlement(settlement: Settlement) -> dict[str, Any]:
+    if settlement.error is not None:
+        problem = problems.describe(settlement.error)
+        return {"job_id": settlement.claim.job.id, "error": problems.document(problem)}
+    assert settlement.job is not None  # noqa: S101  # without an error there is a job
+    return {"job_id": settlement.job.id, "state": settlement.job.state}
+
+
+def _outcome(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
+    """Return the outcome that *body* describes."""
+    name = body["outcome"]
+    given = {key: value for key, value in body.items() if key not in _LEASE_KEYS}
+    if surplus := given.keys() - _KEYS[name]:
+        raise InvalidInput(f"{path}{min(surplus)}", f"does not belong to the outcome {name!r}")
+    match name:
+        case "done":
+            return _done(call, given, path)
+        case "failed":
+            if "message" not in given:
+                raise InvalidInput(f"{path}message", "is missing")
+            if given.get("backoff") is not None:
+                given["backoff"] = backoff_of(given["backoff"], path)
+            return Failed(**given)
+        case "deferred":
+            if "until" in given:
+                given["until"] = time_of(given["until"], f"{path}until")
+            return Deferred(**given)
+        case _:
+            return Released()
+
+
+def _done(call: Call, given: dict[str, Any], path: str) -> Done:
+    follow_ups = [
+        granted_job(call.grants, one, f"{path}follow_ups[{index}].")
+        for index, one in enumerate(given.get("follow_ups", ()))
+    ]
+    artifacts = [
+        Artifact(
+            one["name"],
+            _decoded(one["data"], f"{path}artifacts[{index}].data"),
+            one.get("media_type", "application/octet-stream"),
+        )
+        for index, one in enumerate(given.get("artifacts", ()))
+    ]
+    return Done(given.get("result"), follow_ups, artifacts)
+
+
+def _decoded(data: str, path: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (ValueError, binascii.Error):
+        raise InvalidInput(path, "must be base64") from None

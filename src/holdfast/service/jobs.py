@@ -1,0 +1,212 @@
+"""Handlers of `/v1/jobs`: create, list, get and wait, cancel, requeue, attempts, artifacts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from holdfast import json_view
+from holdfast.client import ids
+from holdfast.domain import access, json_schema
+from holdfast.domain.errors import ArtifactNotFound, Conflict, HoldfastError, InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.new_job import NewJob, check_job
+from holdfast.service import bodies, problems
+from holdfast.service.call import Call, reply, within_scope
+from holdfast.service.new_jobs import explain_conflict, granted_job, keyed_jobs
+from holdfast.service.problems import ProblemError, encode
+from holdfast.service.schemas import NEW_JOB
+
+BULK_LINES_MAX: Final = 100_000
+BULK_LINE_BYTES_MAX: Final = 4 << 20
+_CHUNK_LINES: Final = 500
+_CHUNK_BYTES: Final = 4 << 20
+_MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
+
+
+async def create(call: Call) -> Response:
+    """Enqueue one job: 201 if it is new, 200 if it exists already."""
+    new = granted_job(call.grants, call.body)
+    keyed_jobs(call, [new], single=True)
+    try:
+        enqueued = await call.queue.enqueue(new.kind, new.payload, **new.options)
+    except Conflict as error:
+        raise explain_conflict(error, [new]) from None
+    location = f"/v1/jobs/{quote(enqueued.id, safe='')}"
+    return reply(json_view.enqueued(enqueued), 201 if enqueued.created else 200, {"Location": location})
+
+
+async def create_many(call: Call) -> Response:
+    """Enqueue many jobs, all or none."""
+    new = [granted_job(call.grants, one, f"jobs[{index}].") for index, one in enumerate(call.body["jobs"])]
+    keyed_jobs(call, new)
+    try:
+        enqueued = await call.queue.enqueue_many(new)
+    except Conflict as error:
+        raise explain_conflict(error, new) from None
+    created = any(one.created for one in enqueued)
+    return reply({"jobs": [json_view.enqueued(one) for one in enqueued]}, 201 if created else 200)
+
+
+# --- NDJSON --------------------------------------------------------------------------------------------------------
+
+
+class _Line:
+    """A line of a bulk request: a job to enqueue, or why it is refused."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
+        self.size = size
+        self.new: NewJob | None = None
+        self.result: dict[str, Any] = {}
+
+    def refuse(self, error: Exception) -> None:
+        """Store the refusal of this line."""
+        self.new = None
+        problem = problems.describe(error)
+        field = str(problem.extras.get("field", ""))
+        problem.extras = {**problem.extras, "field": re.sub(r"^jobs\[\d+\]\.?", "", field) or "body"}
+        self.result = {"error": problems.document(problem)}
+
+
+async def create_bulk(call: Call) -> Response:
+    """Enqueue each line of an NDJSON body on its own; return one line for each, in order.
+
+    Lines are stored in chunks while the body arrives. The response follows the whole body, because most clients do
+    not read before they have sent everything.
+    """
+    bodies.check_media_type(call.request, bodies.NDJSON)
+    output: list[bytes] = []
+    async for chunk in _chunks(call):
+        await _store(call, [line for line in chunk if line.new is not None])
+        output += [encode({"line": line.number, **line.result}) + b"\n" for line in chunk]
+    return Response(b"".join(output), media_type=bodies.NDJSON)
+
+
+async def _chunks(call: Call) -> AsyncIterator[list[_Line]]:
+    chunk: list[_Line] = []
+    number = 0
+    async for content in bodies.lines(call.request, call.route.body_bytes_max, BULK_LINE_BYTES_MAX):
+        number += 1
+        if not content.strip():
+            continue
+        if number > BULK_LINES_MAX:
+            raise ProblemError(
+                413, "body_too_large", f"the body has more than {BULK_LINES_MAX} lines", limit=BULK_LINES_MAX
+            )
+        chunk.append(_parsed(call, number, content))
+        if len(chunk) >= _CHUNK_LINES or sum(line.size for line in chunk) > _CHUNK_BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _parsed(call: Call, number: int, content: bytes) -> _Line:
+    line = _Line(number, len(content))
+    try:
+        body = bodies.parse(content)
+        json_schema.check(NEW_JOB, body, "")
+        new = granted_job(call.grants, body)
+        keyed_jobs(call, [new], number, single=True)
+        # Validated here, so that an invalid line does not fail its neighbours.
+        check_job(new, fresh_id=ids.uuid7())
+    except (ProblemError, HoldfastError) as error:
+        if isinstance(error, InvalidInput):
+            error = InvalidInput(error.field.removeprefix(".") or "body", error.problem)
+        line.refuse(error)
+    else:
+        line.new = new
+    return line
+
+
+async def _store(call: Call, lines: Sequence[_Line]) -> None:
+    """Enqueue lines in one commit; if one of them is refused, each in its own."""
+    try:
+        enqueued = await call.queue.enqueue_many([line.new for line in lines if line.new is not None])
+    except HoldfastError as error:
+        if len(lines) == 1:
+            new = [lines[0].new] if lines[0].new is not None else []
+            lines[0].refuse(explain_conflict(error, new) if isinstance(error, Conflict) else error)
+            return
+        for line in lines:
+            await _store(call, [line])
+    else:
+        for line, one in zip(lines, enqueued, strict=True):
+            line.result = {"id": one.id, "created": one.created}
+
+
+# --- read ----------------------------------------------------------------------------------------------------------
+
+
+async def list_jobs(call: Call) -> Response:
+    """Return a page of jobs, newest first."""
+    query = {name: value for name, value in call.query.items() if name != "tenant"}
+    page = await call.queue.jobs(tenant=call.tenant, **query)
+    return reply(
+        {"jobs": [json_view.job(job) for job in within_scope(call.grants, page.jobs)], "cursor": page.cursor}
+    )
+
+
+async def get(call: Call) -> Response:
+    """Return one job; with `wait`, once it has finished or after that many seconds."""
+    job = await call.job()
+    seconds = min(call.query.get("wait", 0.0), call.service.settings.wait_seconds_max)
+    if seconds > 0 and not job.finished:
+        ended: Job | None = await call.wait_for(call.service.waiter.wait(job.id, seconds), None)
+        job = await call.job() if ended is None else ended
+    return reply(json_view.job(job))
+
+
+async def attempts(call: Call) -> Response:
+    """Return the attempts of a job."""
+    job = await call.job()
+    return reply({"attempts": [json_view.attempt(one) for one in await call.queue.attempts(job.id)]})
+
+
+async def artifacts(call: Call) -> Response:
+    """Return the artifacts of a job, without their bytes."""
+    job = await call.job()
+    return reply({"artifacts": [json_view.artifact(one) for one in await call.queue.artifacts(job.id)]})
+
+
+async def artifact(call: Call) -> Response:
+    """Return the bytes of an artifact as a download that browsers never run."""
+    job = await call.job()
+    name = call.path["name"]
+    try:
+        found = await call.queue.artifact(job.id, name)
+    except InvalidInput:
+        raise ArtifactNotFound(job.id, name) from None
+    known = _MEDIA_TYPE.fullmatch(found.media_type)
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Content-Type": found.media_type if known else "application/octet-stream",
+    }
+    return Response(found.data, headers=headers)
+
+
+# --- change --------------------------------------------------------------------------------------------------------
+
+
+async def cancel(call: Call) -> Response:
+    """Cancel a waiting job, or request a running one to stop."""
+    job = await call.job()
+    force = call.body.get("force", False)
+    if force:
+        access.check_role(call.grants, ())
+    await call.audit("jobs.cancel", job.id, force=force)
+    return reply(json_view.job(await call.queue.cancel(job.id, force=force, tenant=job.tenant)))
+
+
+async def requeue(call: Call) -> Response:
+    """Make a failed or cancelled job ready again."""
+    job = await call.job()
+    await call.audit("jobs.requeue", job.id)
+    return reply(json_view.job(await call.queue.requeue(job.id, tenant=job.tenant)))

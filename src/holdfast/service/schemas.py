@@ -1,0 +1,299 @@
+"""The JSON schemas of requests and responses: validation and the OpenAPI document use the same ones."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from holdfast.domain import limits
+from holdfast.domain.job import STATES
+
+Schema: TypeAlias = dict[str, Any]
+
+_CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
+# Not blank, without control characters.
+_NAME_PATTERN: Final = rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$"
+
+
+def text(chars_max: int = limits.NAME_CHARS_MAX, description: str = "") -> Schema:
+    """Return the schema of a name."""
+    schema: Schema = {"type": "string", "minLength": 1, "maxLength": chars_max, "pattern": _NAME_PATTERN}
+    return {**schema, "description": description} if description else schema
+
+
+def number(low: float, high: float, description: str = "") -> Schema:
+    """Return the schema of a number."""
+    schema: Schema = {"type": "number", "minimum": low, "maximum": high}
+    return {**schema, "description": description} if description else schema
+
+
+def integer(low: int, high: int, default: int | None = None, description: str = "") -> Schema:
+    """Return the schema of an integer."""
+    schema: Schema = {"type": "integer", "minimum": low, "maximum": high}
+    if default is not None:
+        schema["default"] = default
+    return {**schema, "description": description} if description else schema
+
+
+def choice(*values: str) -> Schema:
+    """Return the schema of one of several strings."""
+    return {"type": "string", "enum": list(values)}
+
+
+def array(items: Schema, count_max: int) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items, "maxItems": count_max}
+
+
+def nullable(schema: Schema) -> Schema:
+    """Return the schema of a value or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def strict(required: list[str], properties: Schema) -> Schema:
+    """Return the schema of a request: an object without other keys."""
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": required} if required else schema
+
+
+def shape(**properties: Schema) -> Schema:
+    """Return the schema of a response: an object with all of these keys; later versions may add some."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a named schema."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def strings(count_max: int, chars_max: int) -> Schema:
+    """Return the schema of a map of strings."""
+    return {
+        "type": "object",
+        "maxProperties": count_max,
+        "propertyNames": text(),
+        "additionalProperties": {"type": "string", "maxLength": chars_max},
+    }
+
+
+ANY: Final[Schema] = {}
+STRING: Final[Schema] = {"type": "string"}
+INTEGER: Final[Schema] = {"type": "integer"}
+NUMBER: Final[Schema] = {"type": "number"}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+WAIT_SECONDS_MAX: Final = 60
+EPOCH_MAX: Final = (1 << 31) - 1
+ACK_MS_MIN: Final = 100
+ACK_MS_MAX: Final = 300_000
+ACK_MS_DEFAULT: Final = 10_000
+SECONDS_MAX: Final = limits.PAUSE_MS_MAX / 1000
+
+BACKOFF: Final = strict(
+    [],
+    {
+        "base": number(0, SECONDS_MAX),
+        "factor": number(1, 100),
+        "cap": number(0, SECONDS_MAX),
+        "jitter": number(0, 1),
+    },
+)
+
+NEW_JOB: Final = strict(
+    ["kind"],
+    {
+        "kind": text(description="What the job does; workers choose their kinds."),
+        "payload": {"description": "Any JSON value."},
+        "lane": text(),
+        "tenant": text(),
+        "priority": integer(-limits.PRIORITY_MAX, limits.PRIORITY_MAX, 0, "Higher comes first."),
+        "delay": number(0, SECONDS_MAX, "Seconds before it may be claimed."),
+        "run_at": {**TIME, "description": "The earliest time at which it may be claimed; not together with delay."},
+        "deadline": {
+            "anyOf": [number(0, SECONDS_MAX), TIME],
+            "description": "It fails unless started by then: seconds from now, or a time.",
+        },
+        "requires": array(text(), limits.REQUIRES_MAX),
+        "affinity": nullable(text()),
+        "headers": strings(limits.HEADERS_MAX, limits.HEADER_VALUE_CHARS_MAX),
+        "tags": strings(limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX),
+        "max_attempts": integer(1, limits.MAX_ATTEMPTS_MAX, limits.MAX_ATTEMPTS_DEFAULT),
+        "backoff": nullable(BACKOFF),
+        "job_id": nullable(text(limits.JOB_ID_CHARS_MAX, "An id chosen by the caller.")),
+        "dedupe_key": nullable(text(limits.DEDUPE_KEY_CHARS_MAX)),
+        "dedupe_scope": choice("kind", "tenant"),
+        "on_duplicate": choice("keep", "replace", "run_again"),
+        "events": choice("terminal", "all"),
+    },
+)
+
+LEASE: Final[Schema] = {
+    "epoch": integer(1, EPOCH_MAX),
+    "lease_token": text(limits.LEASE_TOKEN_CHARS_MAX),
+}
+LEASE_SECONDS: Final = number(
+    limits.LEASE_MS_MIN / 1000, limits.LEASE_MS_MAX / 1000, "Seconds until the lease expires; default 30."
+)
+OUTCOME: Final[Schema] = {
+    "outcome": choice("done", "failed", "deferred", "released"),
+    "result": {"description": "The result of a job that is done: any JSON value."},
+    "follow_ups": array(NEW_JOB, limits.FOLLOW_UPS_MAX),
+    "artifacts": array(
+        strict(
+            ["name", "data"],
+            {
+                "name": text(),
+                "media_type": text(),
+                "data": {"type": "string", "contentEncoding": "base64"},
+            },
+        ),
+        limits.ARTIFACTS_MAX,
+    ),
+    "message": STRING,
+    "reason": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_.:-]*$", "maxLength": limits.REASON_CHARS_MAX},
+    "permanent": BOOLEAN,
+    "retry_after": number(0, SECONDS_MAX),
+    "traceback": nullable(STRING),
+    "backoff": nullable(BACKOFF),
+    "after": number(0, SECONDS_MAX),
+    "until": TIME,
+}
+SETTLE: Final = strict(["epoch", "lease_token", "outcome"], {**LEASE, **OUTCOME})
+SETTLEMENT: Final = strict(
+    ["job_id", "epoch", "lease_token", "outcome"], {"job_id": text(limits.JOB_ID_CHARS_MAX), **LEASE, **OUTCOME}
+)
+CLAIM: Final = strict(
+    ["worker"],
+    {
+        "worker": text(description="The worker's name. To repeat a claim, give the same worker and lease_token."),
+        "incarnation": text(description="Unique for one start of the worker; default `http`."),
+        "lanes": array(text(), limits.CLAIM_LANES_MAX),
+        "kinds": array(text(), limits.CLAIM_KINDS_MAX),
+        "tenant": text(),
+        "capabilities": array(text(), limits.CAPABILITIES_MAX),
+        "affinity": array(text(), limits.AFFINITIES_MAX),
+        "limit": integer(1, limits.CLAIM_MAX, 1),
+        "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for a job."),
+        "ack_ms": integer(
+            ACK_MS_MIN, ACK_MS_MAX, ACK_MS_DEFAULT, "The claim is released unless acknowledged or settled by then."
+        ),
+        "lease_token": text(limits.LEASE_TOKEN_CHARS_MAX, "Chosen by the caller: a repeated claim returns its jobs."),
+        "settlements": array(SETTLEMENT, limits.SETTLE_MANY_MAX),
+    },
+)
+
+FAILURE: Final = shape(
+    **{"class": choice("transient", "permanent")}, reason=STRING, message=STRING, traceback=nullable(STRING)
+)
+_MAYBE_TEXT: Final = nullable(STRING)
+_MAYBE_TIME: Final = nullable(INTEGER)
+JOB: Final = shape(
+    id=STRING,
+    number=INTEGER,
+    state=choice(*STATES),
+    kind=STRING,
+    lane=STRING,
+    tenant=STRING,
+    priority=INTEGER,
+    affinity=_MAYBE_TEXT,
+    requires=array(STRING, limits.REQUIRES_MAX),
+    payload=ANY,
+    result=ANY,
+    failure=nullable(ref("Failure")),
+    headers={"type": "object"},
+    tags={"type": "object"},
+    enqueued_at_ms=INTEGER,
+    due_at_ms=INTEGER,
+    deadline_at_ms=_MAYBE_TIME,
+    started_at_ms=_MAYBE_TIME,
+    finished_at_ms=_MAYBE_TIME,
+    attempt=INTEGER,
+    max_attempts=INTEGER,
+    backoff={"type": "object"},
+    epoch=INTEGER,
+    worker=_MAYBE_TEXT,
+    incarnation=_MAYBE_TEXT,
+    outcome=_MAYBE_TEXT,
+    phase=_MAYBE_TEXT,
+    percent=nullable(NUMBER),
+    cancel_requested=BOOLEAN,
+    suspect=BOOLEAN,
+    deferrals=INTEGER,
+    releases=INTEGER,
+    dedupe_key=_MAYBE_TEXT,
+    dedupe_scope=_MAYBE_TEXT,
+    events=choice("terminal", "all"),
+    entry=nullable({"type": "object"}),
+)
+ATTEMPT: Final = shape(
+    epoch=INTEGER,
+    number=INTEGER,
+    worker=STRING,
+    incarnation=STRING,
+    started_at_ms=INTEGER,
+    ended_at_ms=_MAYBE_TIME,
+    outcome=_MAYBE_TEXT,
+    failure=nullable(ref("Failure")),
+)
+EVENT: Final = shape(
+    cursor=STRING,
+    name=STRING,
+    at_ms=INTEGER,
+    job_id=STRING,
+    number=INTEGER,
+    kind=STRING,
+    lane=STRING,
+    tenant=STRING,
+    tags={"type": "object"},
+    details={"type": "object"},
+)
+PROBLEM: Final = {
+    **shape(type=STRING, title=STRING, status=INTEGER, code=STRING, detail=STRING),
+    "description": "RFC 9457. `code` is stable; `field` is the JSON path of the refused value, `limit` the limit.",
+}
+
+COMPONENTS: Final[dict[str, Schema]] = {
+    "Job": JOB,
+    "Failure": FAILURE,
+    "Attempt": ATTEMPT,
+    "Artifact": shape(name=STRING, media_type=STRING, size=INTEGER, epoch=INTEGER, created_at_ms=INTEGER),
+    "Enqueued": shape(created=BOOLEAN, job=ref("Job")),
+    "Event": EVENT,
+    "Lane": shape(name=STRING, state=STRING, order=STRING, events=STRING, backoff=STRING),
+    "Kind": shape(
+        name=STRING,
+        retired=BOOLEAN,
+        retired_at_ms=_MAYBE_TIME,
+        published_by=_MAYBE_TEXT,
+        published_at_ms=_MAYBE_TIME,
+        lane=_MAYBE_TEXT,
+        max_attempts=nullable(INTEGER),
+        timeout=nullable(NUMBER),
+        session=nullable(BOOLEAN),
+        options=nullable({"type": "object"}),
+        schema=ANY,
+    ),
+    "Worker": shape(
+        worker=STRING,
+        incarnation=STRING,
+        host=STRING,
+        process=INTEGER,
+        version=STRING,
+        state=STRING,
+        concurrency=INTEGER,
+        running=INTEGER,
+        lanes={"type": "array", "items": STRING},
+        kinds={"type": "array", "items": STRING},
+        capabilities={"type": "array", "items": STRING},
+        loaded={"type": "array", "items": STRING},
+        switches=INTEGER,
+        requested=_MAYBE_TEXT,
+        started_at_ms=INTEGER,
+        beat_at_ms=INTEGER,
+        held=INTEGER,
+    ),
+    "Tally": shape(lane=STRING, kind=STRING, state=STRING, jobs=INTEGER),
+    "Claim": shape(job=ref("Job"), epoch=INTEGER, lease_token=STRING, lease_until_ms=INTEGER),
+    "Renewal": shape(lease_until_ms=INTEGER, cancel_requested=BOOLEAN),
+    "Problem": PROBLEM,
+    "NewJob": NEW_JOB,
+}

@@ -1,0 +1,116 @@
+"""Running the service with uvicorn: one process, stopped by SIGTERM or SIGINT within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+import uvicorn
+
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.domain.errors import Misconfigured
+from holdfast.service.access import is_loopback
+from holdfast.service.app import make_app
+from holdfast.service.protocol import watched
+from holdfast.service.settings import ServiceSettings
+
+_BACKLOG: Final = 2_048
+
+Started: TypeAlias = Callable[[Callable[[], object]], None]
+
+
+class _Server(uvicorn.Server):
+    """A server that ends streams and long polls before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, started: Started) -> None:
+        super().__init__(config)
+        self._on_start = started
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, without raising the signal again at the end."""
+        if threading.current_thread() is not threading.main_thread():
+            # Python delivers signals to the main thread only.
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then report it."""
+        await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        self._on_start(lambda: loop.call_soon_threadsafe(self.handle_exit, signal.SIGTERM, None))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End streams and long polls, then wait for the other requests."""
+        self.config.app.state.service.begin_closing()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
+
+def check_address(host: str, *, tokens: bool) -> None:
+    """Raise `Misconfigured` if other machines could use the service without tokens."""
+    if not tokens and not is_loopback(host):
+        raise Misconfigured(
+            f"without tokens the service listens on this machine only, not on {host!r}; use --tokens on, and create"
+            " tokens with 'holdfast token create'"
+        )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, or raise `Misconfigured`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise Misconfigured(f"cannot listen on {host}:{port}: {error}") from None
+    listener.settimeout(0)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    queue: AsyncQueue, listener: socket.socket, settings: ServiceSettings, started: Started = lambda _: None
+) -> None:
+    """Serve *queue* on a listening socket until a signal arrives, then close the queue.
+
+    *started* is called once requests are served, with a function that stops the server and may be called from any
+    thread.
+    """
+    config = uvicorn.Config(
+        make_app(queue, settings),
+        http=watched(settings),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        backlog=_BACKLOG,
+    )
+    try:
+        await _Server(config, started).serve(sockets=[listener])
+    finally:
+        await queue.close()

@@ -1,0 +1,243 @@
+"""Slow, huge and broken requests are cut off, and others are served in the meantime."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.service import TIMEOUT, Client, Server, wait_until
+
+HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[socket.socket]:
+    """A connection to the server."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as connection:
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return everything that the server sends until it closes the connection."""
+    parts = []
+    try:
+        while part := connection.recv(65_536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def assert_served(server: Server) -> None:
+    """Fail unless another client is served at once."""
+    began = time.monotonic()
+    assert server.client("produce").post("/v1/jobs", {"kind": "a"}).status == 201
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.service_settings(header_seconds=0.2)
+def test_a_connection_without_a_request_is_closed(server: Server, raw: socket.socket) -> None:
+    assert read_all(raw) == b""
+
+
+@pytest.mark.service_settings(header_seconds=0.3)
+@pytest.mark.parametrize("first", [b"POST /v1/", HEAD, b"\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD])
+def test_slow_headers_are_cut_off_though_bytes_arrive(server: Server, raw: socket.socket, first: bytes) -> None:
+    raw.sendall(first)
+    began = time.monotonic()
+    raw.settimeout(0.05)
+    received = b""
+    while time.monotonic() - began < TIMEOUT:
+        try:
+            part = raw.recv(65_536)
+            if not part:
+                break
+            received += part
+        except TimeoutError:
+            # Each byte comes in time, the headers do not.
+            raw.sendall(b"x" if first != b"\r\n" else b"\r\n")
+        except (ConnectionResetError, BrokenPipeError):
+            break
+    assert time.monotonic() - began < 5
+    assert b"408 Request Timeout" in received or first == b"\r\n"
+    assert_served(server)
+
+
+@pytest.mark.service_settings(header_bytes_max=2_000)
+@pytest.mark.parametrize("endless", [b"X: " + b"y" * 3_000, b"X: y\r\n" * 1_000, b"GET /" + b"z" * 3_000])
+def test_large_headers_are_refused(server: Server, raw: socket.socket, endless: bytes) -> None:
+    raw.sendall(endless if endless.startswith(b"GET") else HEAD + endless)
+    answer = read_all(raw)
+
+    assert answer.startswith(b"HTTP/1.1 431 "), answer
+    assert b'"limit":2000' in answer
+
+
+def test_data_that_is_not_http_gets_a_problem(server: Server, raw: socket.socket) -> None:
+    raw.sendall(b"\x16\x03\x01 this is TLS\r\n\r\n")
+    answer = read_all(raw)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in answer
+
+
+@pytest.mark.service_settings(body_seconds=0.3)
+def test_a_stalled_body_is_cut_off(server: Server, raw: socket.socket) -> None:
+    token = server.client("produce").token
+    raw.sendall(HEAD + f"Authorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n".encode() + b'{"kind": ')
+    began = time.monotonic()
+    answer = read_all(raw)
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began < 5
+    assert_served(server)
+
+
+@pytest.mark.service_settings(body_seconds=0.3, body_bytes_per_second_min=10_000)
+def test_a_dripping_body_is_cut_off_and_a_slow_one_is_not(server: Server, raw: socket.socket) -> None:
+    token = server.client("produce").token
+    head = f"Authorization: Bearer {token}\r\nContent-Length: {{}}\r\n\r\n"
+    raw.sendall(HEAD + head.format(100_000).encode())
+    raw.settimeout(0.05)
+    received = b""
+    began = time.monotonic()
+    while not received and time.monotonic() - began < TIMEOUT:
+        try:
+            received = raw.recv(65_536)
+        except TimeoutError:
+            raw.sendall(b" ")
+    assert received.startswith(b"HTTP/1.1 408 ")
+
+    body = b'{"kind": "a", "payload": "' + b"x" * 20_000 + b'"}'
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as slow:
+        slow.sendall(HEAD + head.format(len(body)).encode())
+        # About a second in all, at more than the lowest rate.
+        for start in range(0, len(body), 2_000):
+            slow.sendall(body[start : start + 2_000])
+            time.sleep(0.08)
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 201 ")
+
+
+@pytest.mark.slow("it sends 300 MB")
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_huge_body_is_refused_without_being_stored_in_memory(server: Server, declared: bool) -> None:
+    size = 300 << 20
+    token = server.client("produce").token
+    framing = f"Content-Length: {size}\r\n" if declared else "Transfer-Encoding: chunked\r\n"
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    part = b"x" * (1 << 20)
+    framed = part if declared else b"%x\r\n" % len(part) + part + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as connection:
+        connection.sendall(HEAD + f"Authorization: Bearer {token}\r\n{framing}\r\n".encode())
+        for _ in range(size // len(part)):
+            connection.sendall(framed)
+        if not declared:
+            connection.sendall(b"0\r\n\r\n")
+        answer = connection.recv(65_536)
+        # The rest was dropped, and the connection can be used again.
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"body_too_large"' in answer
+    assert b'"limit":' in answer
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before
+    assert grown_kib < 60 << 10
+
+
+@pytest.mark.service_settings(connections_max=5)
+def test_more_connections_than_the_limit_are_refused(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT))
+        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as sixth:
+            answer = read_all(sixth)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"overloaded"' in answer
+    wait_until(lambda: _healthy(server))
+
+
+def _healthy(server: Server) -> bool:
+    try:
+        return server.anonymous.get("/healthz").status == 200
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.service_settings(send_seconds=0.3)
+def test_a_client_that_does_not_read_is_cut_off(server: Server) -> None:
+    server.queue.enqueue("a", "x" * 1_000_000, job_id="one")
+    client = server.client("read")
+    with ExitStack() as stack:
+        connection = stack.enter_context(client.open("GET", "/v1/jobs/one"))
+        # Pipelined, so that the responses exceed all buffers.
+        token = str(client.token)
+        request = f"GET /v1/jobs/one HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        connection.sendall(request * 40)
+        assert_served(server)
+        wait_until(lambda: _is_reset(connection))
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b"G")
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
+@pytest.mark.slow("it opens 1,000 connections")
+@pytest.mark.service_settings(streams_per_token_max=1_000)
+def test_a_thousand_idle_streams_do_not_keep_others_from_being_served(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
+    client = server.client("read")
+    headers = {"Accept": "text/event-stream"}
+    try:
+        with ExitStack() as stack:
+            streams = [
+                stack.enter_context(client.open("GET", "/v1/events?kind=watched", headers=headers))
+                for _ in range(1_000)
+            ]
+            for stream in streams:
+                assert stream.recv(12) == b"HTTP/1.1 200"
+            assert_served(server)
+            server.queue.enqueue("watched", job_id="one")
+            server.queue.cancel("one")
+            began = time.monotonic()
+            for stream in streams:
+                received = b""
+                while b'"cancelled"' not in received:
+                    received += stream.recv(65_536)
+            assert time.monotonic() - began < 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_request_ids_are_echoed_or_made(server: Server) -> None:
+    client = server.anonymous
+    assert client.get("/healthz", **{"X-Request-ID": "abc.DEF-1:2"}).headers["x-request-id"] == "abc.DEF-1:2"
+    for odd in ("a b", "x" * 101, "ü", '"'):
+        made = client.get("/healthz", **{"X-Request-ID": odd}).headers["x-request-id"]
+        assert made != odd
+        assert len(made) == 16
+
+
+def test_the_access_log_has_no_secrets(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    client = server.client("admin")
+    client.post("/v1/jobs", {"kind": "a", "payload": "s3cr3t-payload"})
+    client.get("/v1/jobs?kind=s3cr3t-query")
+    Client(server.port, "hf_" + "a" * 16 + "_" + "s" * 43).get("/v1/lanes")
+    server.stop()
+
+    text = caplog.text + "".join(str(vars(record)) for record in caplog.records)
+    assert "POST /v1/jobs 201" in text
+    assert f"token:{str(client.token).split('_')[1]}" in text
+    for secret in (str(client.token).split("_", 2)[2], "s" * 43, "s3cr3t-payload", "s3cr3t-query"):
+        assert secret not in text

@@ -1,0 +1,116 @@
+"""`holdfast serve` as a process: the start line, refusals, several servers, kill -9 and SIGTERM."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import holdfast
+from holdfast.cli.root import root
+from tests.support.service import TIMEOUT, Client
+
+
+class ServeProcess:
+    """A server in a process of its own."""
+
+    def __init__(self, path: Path, *arguments: str) -> None:
+        self.errors = path.with_suffix(".log")
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "--url", str(path), "serve", "--port", "0", "--json", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], TIMEOUT)[0], "the server does not start"
+        self.started = json.loads(self.process.stdout.readline())
+        self.port = int(self.started["url"].rpartition(":")[2])
+
+    def client(self, token: str | None = None) -> Client:
+        """Return a client of the server."""
+        return Client(self.port, token)
+
+    def end(self, number: int) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT)
+
+
+@contextmanager
+def serving(path: Path, *arguments: str) -> Iterator[ServeProcess]:
+    """Run a server for a block."""
+    server = ServeProcess(path, *arguments)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+        if server.process.stdout is not None:
+            server.process.stdout.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
+def test_listening_off_loopback_without_tokens_is_refused(tmp_path: Path, host: str) -> None:
+    command = ["--url", str(tmp_path / "jobs.db"), "serve", "--host", host, "--port", "0", "--tokens", "off"]
+    result = CliRunner().invoke(root, command)
+
+    assert result.exit_code == 2
+    assert "without tokens the service listens on this machine only" in " ".join(result.stderr.split())
+
+
+def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(root, ["--url", str(tmp_path / "jobs.db"), "serve", "--host", "192.0.2.1"])
+
+    assert result.exit_code == 2
+    assert "cannot listen on 192.0.2.1:8040" in " ".join(result.stderr.split())
+
+
+@pytest.mark.slow("it starts processes")
+def test_a_server_creates_its_queue_and_ends_within_its_bound_on_sigterm(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with serving(path, "--tokens", "off") as server:
+        assert server.started == {"event": "started", "url": f"http://127.0.0.1:{server.port}", "tokens": False}
+        assert server.client().post("/v1/jobs", {"kind": "a", "job_id": "one"}).status == 201
+        with server.client().stream("/v1/events") as stream:
+            waiting = server.client().open("POST", "/v1/claims", {"worker": "w", "lanes": ["empty"], "wait": 60})
+            began = time.monotonic()
+            assert server.end(signal.SIGTERM) == 0
+            assert time.monotonic() - began < 10
+            assert list(stream) == []
+            assert b'"claims":[]' in waiting.recv(65_536)
+            waiting.close()
+        assert "Traceback" not in server.errors.read_text()
+    with holdfast.connect(path) as queue:
+        assert queue.get("one").state == "ready"
+
+
+@pytest.mark.slow("it starts processes")
+def test_two_servers_serve_one_store_and_one_of_them_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with holdfast.connect(path) as queue:
+        token = queue.admin.tokens.create("test", roles=["admin"]).text
+    with serving(path) as first, serving(path) as second:
+        with second.client(token).stream("/v1/events") as stream:
+            assert first.client(token).post("/v1/jobs", {"kind": "a", "job_id": "one"}).status == 201
+            [claim] = second.client(token).post("/v1/claims", {"worker": "w", "lease_token": "t"}).json["claims"]
+            first.end(signal.SIGKILL)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                first.client(token).get("/healthz")
+            proof = {"epoch": claim["epoch"], "lease_token": "t", "outcome": "done"}
+            assert second.client(token).post("/v1/claims/one/settle", proof).status == 200
+            assert stream.next()[1]["name"] == "done"
+        assert second.client(None).get("/v1/jobs").status == 401
+        log = second.errors.read_text()
+    assert "POST /v1/claims/one/settle 200" in log
+    assert token.split("_", 2)[2] not in log

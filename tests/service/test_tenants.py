@@ -1,0 +1,127 @@
+"""Another tenant's things are not found, on every route of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import Artifact, Claim, Queue
+from holdfast.service.routes import ROUTES
+from tests.support.service import Server
+
+ABOUT_A_JOB = [route for route in ROUTES if "{job_id}" in route.path]
+
+
+def running_job(queue: Queue) -> Claim:
+    """Return a claim of a job of tenant acme, with an artifact."""
+    queue.enqueue("secret.kind", {"secret": 1}, tenant="acme", job_id="theirs", lane="mail")
+    claim = queue.claim(worker="w", lanes=["mail"], lease_token="theirs")
+    assert claim is not None
+    queue.attach(claim, [Artifact("log.txt", b"secret")])
+    return claim
+
+
+def body_of(route: Any, claim: Claim) -> Any:
+    """Return the example of a route with the true proof of the claim."""
+    if isinstance(route.body_example, dict) and "lease_token" in route.body_example:
+        return {**route.body_example, "epoch": claim.epoch, "lease_token": claim.lease_token}
+    return route.body_example
+
+
+def test_a_job_of_another_tenant_is_not_found_on_any_route(served: Server) -> None:
+    claim = running_job(served.queue)
+    before = served.queue.get("theirs")
+    for scope in ({"tenant": "other"}, {"tenant": "acme", "lanes": ["bulk"]}, {"kinds": ["other.kind"]}):
+        client = served.client("admin", **scope)
+        for route in ABOUT_A_JOB:
+            path = route.path.replace("{job_id}", "theirs").replace("{name}", "log.txt")
+            there = client.request(route.method, path, body_of(route, claim))
+            missing = client.request(route.method, path.replace("theirs", "absent"), body_of(route, claim))
+            assert (there.status, there.code) == (404, "job_not_found"), (route.name, scope, there)
+            # The same as for a job that does not exist, except for its name.
+            assert {**there.json, "request_id": ""} == {
+                **missing.json,
+                "request_id": "",
+                "detail": missing.json["detail"].replace("absent", "theirs"),
+                "job_id": "theirs",
+            }
+    assert served.queue.get("theirs") == before
+
+
+def test_lists_claims_events_and_counts_contain_only_the_own_tenant(served: Server) -> None:
+    served.queue.enqueue("a", tenant="acme", job_id="theirs", events="all")
+    served.queue.enqueue("a", tenant="other", job_id="ours", events="all")
+    client = served.client("admin", tenant="other")
+
+    assert [job["id"] for job in client.get("/v1/jobs").json["jobs"]] == ["ours"]
+    assert {event["job_id"] for event in client.get("/v1/events").json["events"]} == {"ours"}
+    assert client.get("/v1/stats").json["total"] == 1
+    claimed = client.post("/v1/claims", {"worker": "w", "limit": 10}).json["claims"]
+    assert [claim["job"]["id"] for claim in claimed] == ["ours"]
+    with client.stream("/v1/events?after=e1-0" if "sqlite" in repr(served.queue) else "/v1/events") as stream:
+        served.queue.cancel("theirs")
+        served.queue.cancel("ours", force=True)
+        for _, event in stream:
+            assert event["job_id"] == "ours"
+            if event["name"] == "cancelled":
+                break
+
+
+def test_naming_another_tenant_is_forbidden(server: Server) -> None:
+    client = server.client("admin", tenant="other")
+    refused = [
+        (client.post("/v1/jobs", {"kind": "a", "tenant": "acme"}), "tenant"),
+        (client.post("/v1/jobs/batch", {"jobs": [{"kind": "a"}, {"kind": "a", "tenant": "acme"}]}), "jobs[1].tenant"),
+        (client.post("/v1/claims", {"worker": "w", "tenant": "acme"}), "tenant"),
+        (client.get("/v1/jobs?tenant=acme"), "tenant"),
+        (client.get("/v1/events?tenant=acme"), "tenant"),
+        (client.get("/v1/stats?tenant=acme"), "tenant"),
+    ]
+    for answer, field in refused:
+        assert (answer.status, answer.code, answer.json["field"]) == (403, "forbidden", field)
+    assert server.queue.counts() == {}
+
+
+def test_follow_ups_stay_in_the_tenant_and_scope_of_the_worker(server: Server) -> None:
+    server.queue.enqueue("a", tenant="other", job_id="ours")
+    client = server.client("work", tenant="other", kinds=["a", "b"], priority_max=5)
+    [claim] = client.post("/v1/claims", {"worker": "w"}).json["claims"]
+    proof = {"epoch": claim["epoch"], "lease_token": claim["lease_token"], "outcome": "done"}
+
+    for follow_up, field in (
+        ({"kind": "b", "tenant": "acme"}, "follow_ups[0].tenant"),
+        ({"kind": "c"}, "follow_ups[0].kind"),
+        ({"kind": "b", "priority": 6}, "follow_ups[0].priority"),
+    ):
+        answer = client.post("/v1/claims/ours/settle", {**proof, "follow_ups": [follow_up]})
+        assert (answer.status, answer.json["field"]) == (403, field)
+    answer = client.post("/v1/claims/ours/settle", {**proof, "follow_ups": [{"kind": "b"}]})
+    assert (answer.status, answer.json["state"]) == (200, "done")
+    assert [(job.kind, job.tenant) for job in server.queue.jobs(state="ready")] == [("b", "other")]
+
+
+def test_scopes_and_ceilings_limit_what_a_producer_enqueues(server: Server) -> None:
+    client = server.client("produce", lanes=["mail"], kinds=["a"], payload_bytes_max=10, priority_max=0)
+
+    for body, field, limit in (
+        ({"kind": "b"}, "kind", None),
+        ({"kind": "a", "lane": "bulk"}, "lane", None),
+        ({"kind": "a", "payload": "x" * 9}, "payload", 10),
+        ({"kind": "a", "priority": 1}, "priority", 0),
+    ):
+        answer = client.post("/v1/jobs", body)
+        assert (answer.status, answer.json["field"], answer.json.get("limit")) == (403, field, limit)
+    assert client.post("/v1/jobs", {"kind": "a", "payload": "x" * 8}).json["job"]["lane"] == "mail"
+
+
+def test_a_claim_is_limited_to_the_scopes_of_its_token(server: Server) -> None:
+    for lane in ("mail", "bulk"):
+        for kind in ("a", "b"):
+            server.queue.enqueue(kind, lane=lane)
+    client = server.client("work", lanes=["mail", "other"], kinds=["a"], claim_max=5)
+
+    assert client.post("/v1/claims", {"worker": "w", "lanes": ["bulk"]}).json["field"] == "lanes[0]"
+    assert client.post("/v1/claims", {"worker": "w", "kinds": ["a", "b"]}).json["field"] == "kinds[1]"
+    over = client.post("/v1/claims", {"worker": "w", "limit": 6})
+    assert (over.status, over.json["field"], over.json["limit"]) == (403, "limit", 5)
+    [claim] = client.post("/v1/claims", {"worker": "w", "limit": 5}).json["claims"]
+    assert (claim["job"]["lane"], claim["job"]["kind"]) == ("mail", "a")
