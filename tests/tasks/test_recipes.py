@@ -108,7 +108,7 @@ def test_pages_that_settle_together_publish_each_book_exactly_once(recipe: Recip
 
 
 def test_credits_that_settle_together_are_each_counted_exactly_once(recipe: Recipe) -> None:
-    names = recipe.run("exactly-once.md", marker="account.credit", until="worker = ")
+    names = recipe.run("exactly-once.md", marker="account.credit", until="with Worker")
 
     with recipe.worker():
         recipe.queue.enqueue_many([names["credit"].new("ada", 1) for _ in range(BOOKS * PAGES)])
