@@ -306,15 +306,21 @@ class TestReleased:
         clock.advance(pause(job, clock))
         assert queue.settle(claim_one(queue), Released()).state == "ready"
 
-    def test_released_too_often_at_its_last_attempt_a_job_fails(self, queue: Queue) -> None:
+    def test_released_too_often_at_its_last_attempt_a_job_fails(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("holdfast.domain.limits.RELEASES_MAX", 5)
         queue.enqueue("mail", max_attempts=1)
-        for _ in range(101):
+        for _ in range(6):
             job = queue.settle(claim_one(queue), Released())
         assert (job.state, failure_of(job).reason) == ("failed", "released_too_often")
 
-    def test_another_outcome_in_between_restarts_the_count(self, queue: Queue) -> None:
+    def test_another_outcome_in_between_restarts_the_count(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("holdfast.domain.limits.RELEASES_MAX", 5)
         queue.enqueue("mail", max_attempts=1)
-        for _ in range(100):
+        for _ in range(5):
             queue.settle(claim_one(queue), Released())
         queue.settle(claim_one(queue), Deferred(after=0))
         assert queue.settle(claim_one(queue), Released()).state == "ready"
