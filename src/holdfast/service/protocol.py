@@ -6,6 +6,8 @@ An ASGI application sees neither headers that never end nor a body that stalls, 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from typing import Any, Literal
 
@@ -168,7 +170,7 @@ class WatchedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Watch a client that does not read its response."""
         super().pause_writing()
-        self._sending = self.loop.call_later(self.settings.send_seconds, self.transport.abort)
+        self._sending = self.loop.call_later(self.settings.send_seconds, self._reset)
 
     def resume_writing(self) -> None:
         """Stop the timer of a client that reads again."""
@@ -176,6 +178,13 @@ class WatchedProtocol(HttpToolsProtocol):
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
+
+    def _reset(self) -> None:
+        """Drop the connection and what was not sent; otherwise the kernel would keep it for minutes."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     # --- refusals --------------------------------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class WatchedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if cycle.response_started:
-                self.transport.abort()
+                self._reset()
                 return
             cycle.disconnected = True
             cycle.message_event.set()
