@@ -212,10 +212,15 @@ def test_if_its_terminal_is_closed_it_stops_as_on_sigterm(
     tmp_path: Path, queue: holdfast.Queue, isolate: list[str]
 ) -> None:
     enqueued = queue.enqueue("hold", max_attempts=3)
-    with on_terminal(tmp_path, "--grace", "0.1s", "--kill-after", "0.1s", *isolate) as shown:
-        shown.read_until('"handler": "hold"')
-        shown.hang_up()
-        shown.process.wait(PATIENCE_SECONDS)  # with any code: it cannot write its last line
+    # The tests themselves may run under nohup, and a worker inherits that.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with on_terminal(tmp_path, "--grace", "0.1s", "--kill-after", "0.1s", *isolate) as shown:
+            shown.read_until('"handler": "hold"')
+            shown.hang_up()
+            shown.process.wait(PATIENCE_SECONDS)  # with any code: it cannot write its last line
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
     released = queue.get(enqueued.id)
     assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)

@@ -19,6 +19,7 @@ ALLOWED = {
     "jobs_count": "counts every job that an operator's filter matches",
     "events_aged": "counts events for an operator who is about to prune them",
     "incarnations_delete": "sorts the few starts of one worker",
+    "tokens_newest": "sorts the tokens, which operators create one at a time",
     "fair_key_trim": "sorts the rounds, of which a thousand are kept",
 }
 LARGE_TABLES = {

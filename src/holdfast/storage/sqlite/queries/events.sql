@@ -6,7 +6,7 @@ select 0, cast(value as integer) from holdfast_meta where name = 'event_horizon'
 
 -- name: event_last
 -- Read the position of the newest event; no row if there is none.
-select 0, event from holdfast_event order by event desc limit 1;
+select 0, event from holdfast_event where event = (select max(event) from holdfast_event);
 
 -- name: events_after
 -- Read the log after one event, in order.
