@@ -14,6 +14,7 @@ from holdfast.domain.errors import Forbidden, HoldfastError, InvalidInput, Refus
 STATUSES: Final[Mapping[type[HoldfastError], int]] = {
     errors.JobNotFound: 404,
     errors.ArtifactNotFound: 404,
+    errors.UploadNotFound: 404,
     errors.WorkerNotFound: 404,
     errors.TokenNotFound: 404,
     errors.JobFailed: 409,
