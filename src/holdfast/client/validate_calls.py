@@ -44,7 +44,9 @@ def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         checked_jobs.append(checked)
-        chars += len(checked.payload_json) + direct_size(checked.artifacts)
+        chars += len(checked.payload_json)
+        if checked.artifacts:
+            chars += direct_size(checked.artifacts)
     # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
         _refuse_large_payloads(checked_jobs)
