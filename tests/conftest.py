@@ -29,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell lets what it runs in the background ignore interrupts, and with it all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or hasattr(config, "workerinput"):
+        # So does nohup with hangups. A handler, unlike SIG_IGN, is not inherited by what the tests start.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     config.pluginmanager.register(order)
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
