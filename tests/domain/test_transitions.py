@@ -93,6 +93,10 @@ def live_jobs() -> st.SearchStrategy[JobRow]:
     return jobs(("running",)).map(lambda job: job._replace(lease_until_ms=NOW.lease_ms + 1))
 
 
+def is_late(job: JobRow) -> bool:
+    return job.deadline_at_ms is not None and job.deadline_at_ms <= NOW.wall_ms
+
+
 def lease_of(job: JobRow) -> JobFence:
     return JobFence(job.seq, job.id, job.epoch, job.lease_token or "")
 
@@ -204,6 +208,13 @@ def test_every_step_names_a_known_event_and_a_last_one_exactly_when_the_job_ends
 
 
 # --- invariants ----------------------------------------------------------------------------------------------------
+
+
+@given(steps())
+def test_no_job_goes_back_to_waiting_after_its_deadline(named: tuple[str, Transition]) -> None:
+    _, step = named
+    if step.before.state in {"running", "blocked"}:
+        assert not transitions.overdue(step.after, NOW)
 
 
 @given(steps())
@@ -383,6 +394,8 @@ def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
         assert step.after.epoch == job.epoch
         if job.cancel_requested:
             assert step.after.state == "cancelled"
+        elif is_late(job) and not last:
+            assert (step.after.state, step.after.failure_reason) == ("failed", "deadline_passed")
         elif not last:
             assert (step.after.state, step.after.outcome) == ("ready", "released")
             assert (step.after.attempt, step.after.unacknowledged) == (job.attempt - 1, unacknowledged)
@@ -414,7 +427,9 @@ def test_acknowledging_and_settling_end_the_row_of_claims_not_acknowledged(
 
 @given(live_jobs())
 def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: JobRow) -> None:
-    waiting = job._replace(state="ready", attempt=job.attempt - 1, epoch=job.epoch - 1, cancel_requested=0)
+    waiting = job._replace(
+        state="ready", attempt=job.attempt - 1, epoch=job.epoch - 1, cancel_requested=0, deadline_at_ms=None
+    )
     claimed = transitions.claim(waiting, REQUEST._replace(acknowledged=0), 0, NOW).after
     step = transitions.withdraw(claimed, lease_of(claimed), NOW)
     assert step is not None

@@ -158,10 +158,8 @@ class Model:
             return False
         if 0 < job["unacknowledged"] < 3:
             # It was never acknowledged.
-            job["attempt"] -= 1
-            if job["asked"]:
-                self._finish(job, "cancelled")
-            else:
+            if not self._end_if_barred(job):
+                job["attempt"] -= 1
                 self._return(job, job["due"], "released")
             return True
         job["unacknowledged"] = 0
@@ -242,8 +240,8 @@ class Model:
             self._finish(job, "failed")
         elif name == "transient":
             self._fail(job, "error", self.wall_ms + pause_ms, "retrying")
-        elif job["asked"]:
-            self._finish(job, "cancelled")
+        elif self._end_if_barred(job):
+            pass
         elif name == "deferred":
             self._defer(job, pause_ms)
         else:
@@ -265,15 +263,19 @@ class Model:
         """End an attempt that may be retried."""
         job["failure"] = ("transient", reason)
         job["deferred_since"] = None
+        if job["attempt"] >= job["max_attempts"] and not job["asked"]:
+            self._finish(job, "failed")
+        elif not self._end_if_barred(job):
+            self._return(job, due, event)
+
+    def _end_if_barred(self, job: ModelJob) -> bool:
+        """End the job if it must not wait again; return whether it did."""
         if job["asked"]:
             self._finish(job, "cancelled")
-        elif job["attempt"] >= job["max_attempts"]:
-            self._finish(job, "failed")
         elif job["deadline"] is not None and job["deadline"] <= self.wall_ms:
             job["failure"] = ("permanent", "deadline_passed")
             self._finish(job, "failed")
-        else:
-            self._return(job, due, event)
+        return job["ended"] is not None
 
     def _return(self, job: ModelJob, due: int, event: str) -> None:
         """Let the job wait again, unless its kind was retired."""
@@ -288,7 +290,7 @@ class Model:
         job.update(state=state, ended=self.wall_ms, after=None, lease_until=None)
         self._tell(job, state)
         for other in list(self.jobs.values()):
-            if other["after"] == job["serial"]:
+            if other["after"] == job["serial"] and not self._end_if_barred(other):
                 self._return(other, max(other["due"], self.wall_ms), "unblocked")
 
     # --- operators -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from holdfast.domain.failures import (
     WORKER_CUT_OFF,
     Failure,
 )
-from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, JobRow
+from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, JobRow, State
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Released
 
 
@@ -177,18 +177,16 @@ def _settle_failed(job: JobRow, checked: CheckedOutcome, now: Now, chance: float
 
 def _retry(failed: JobRow, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Transition:
     """Return the failed job waiting for its next attempt, or finished if there is none."""
-    if failed.cancel_requested:
-        return _finish(failed, "cancelled", outcome, now)
-    if failed.attempt >= failed.max_attempts:
+    if failed.attempt >= failed.max_attempts and not failed.cancel_requested:
         return _finish(failed, "failed", outcome, now)
-    if failed.deadline_at_ms is not None and failed.deadline_at_ms <= now.wall_ms:
-        return _finish(_with_failure(failed, _deadline_failure(failed)), "failed", outcome, now)
+    if ended := _end_if_barred(failed, outcome, now):
+        return ended
     return _wait(failed, due_at_ms, outcome, "expired" if outcome == "expired" else "retrying", now)
 
 
 def _settle_deferred(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
-    if job.cancel_requested:
-        return _finish(job, "cancelled", "deferred", now)
+    if ended := _end_if_barred(job, "deferred", now):
+        return ended
     since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
     if now.wall_ms - since_ms > limits.DEFERRED_MS_MAX:
         failure = Failure(
@@ -204,8 +202,8 @@ def _settle_deferred(job: JobRow, checked: CheckedOutcome, now: Now) -> Transiti
 
 
 def _settle_released(job: JobRow, now: Now, chance: float, event: EventName = "released") -> Transition:
-    if job.cancel_requested:
-        return _finish(job, "cancelled", "released", now)
+    if ended := _end_if_barred(job, "released", now):
+        return ended
     if job.releases >= limits.RELEASES_MAX:
         failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
         failed = _with_failure(_reset_streaks(job), failure)
@@ -282,8 +280,10 @@ def promote(job: JobRow) -> Transition:
 
 def unblock(job: JobRow, now: Now) -> Transition:
     """Return the blocked *job*, whose predecessor has finished, ready, or scheduled if it is due later."""
+    if ended := _end_if_barred(job, job.outcome, now):
+        return ended
     freed = job._replace(predecessor=None)
-    return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
+    return _wait(freed, max(job.due_at_ms, now.wall_ms), job.outcome, "unblocked", now)._replace(before=job)
 
 
 def overdue(job: JobRow, now: Now) -> bool:
@@ -402,20 +402,25 @@ def _finish(
     return Transition(job, after, state)
 
 
+def _end_if_barred(job: JobRow, outcome: AttemptOutcome | None, now: Now) -> Transition | None:
+    """Return *job* finished if it must not wait again: it is to be cancelled, or its deadline has passed."""
+    if job.cancel_requested:
+        return _finish(job, "cancelled", outcome, now)
+    if job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms:
+        return _finish(_with_failure(job, _deadline_failure(job)), "failed", outcome, now)._replace(before=job)
+    return None
+
+
 def _wait(job: JobRow, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Transition:
-    after = job._replace(
-        state="scheduled" if due_at_ms > now.wall_ms else "ready",
-        due_at_ms=due_at_ms,
-        outcome=outcome if outcome is not None else job.outcome,
-        lease_until_ms=None,
-    )
+    state: State = "scheduled" if due_at_ms > now.wall_ms else "ready"
+    after = job._replace(state=state, due_at_ms=due_at_ms, outcome=outcome, lease_until_ms=None)
     return Transition(job, after, event)
 
 
 def _not_started(job: JobRow, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
     """Return *job* as before its claim, at the same position, because no handler has started."""
-    if job.cancel_requested:
-        return _finish(job, "cancelled", "released", now)
+    if ended := _end_if_barred(job, "released", now):
+        return ended
     waiting = job._replace(attempt=job.attempt - 1, unacknowledged=unacknowledged)
     return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
 
