@@ -142,11 +142,12 @@ def test_help_fits_a_terminal_of_80_columns(cli: Cli, path: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("path", [path for path in commands(root) if path[:1] != ("demo",)], ids=" ".join)
-def test_every_command_accepts_url_and_json(cli: Cli, path: tuple[str, ...]) -> None:
+def test_every_command_lists_json_and_the_options_of_the_store_that_it_opens(cli: Cli, path: tuple[str, ...]) -> None:
     output = cli.text(*path, "-h")
 
-    assert "--url" in output
-    assert "--json" in output
+    assert "  --json  " in output
+    for option in ("  --url URL  ", "  --schema NAME  "):
+        assert (option in output) == (path not in {("worker",), ("completion",)})
 
 
 def test_help_documents_the_exit_codes(cli: Cli) -> None:

@@ -45,7 +45,8 @@ def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
         _terminal(context).json = True
 
 
-def _common_options() -> list[click.Parameter]:
+def _common_options(*, opens_store: bool = True) -> list[click.Parameter]:
+    """Return the common options; a command that does not open the store of --url accepts it, but does not list it."""
     return [
         click.Option(
             ["--url"],
@@ -53,6 +54,7 @@ def _common_options() -> list[click.Parameter]:
             expose_value=False,
             is_eager=True,
             callback=_set_url,
+            hidden=not opens_store,
             help="The path of a SQLite file, or postgresql://…. Default: $HOLDFAST_URL, else holdfast.db.",
         ),
         click.Option(
@@ -61,6 +63,7 @@ def _common_options() -> list[click.Parameter]:
             expose_value=False,
             is_eager=True,
             callback=_set_schema,
+            hidden=not opens_store,
             help="The schema of a PostgreSQL database. Default: $HOLDFAST_SCHEMA, else holdfast.",
         ),
         click.Option(
@@ -77,10 +80,12 @@ def _common_options() -> list[click.Parameter]:
 class Command(click.Command):
     """A command with the common options and an unwrapped epilog."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, opens_store: bool = True, **kwargs: Any) -> None:
         kwargs["context_settings"] = {**CONTEXT, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
-        self.params.extend(_common_options())
+        self.opens_store = opens_store
+        """Whether it uses the store of --url and --schema."""
+        self.params.extend(_common_options(opens_store=opens_store))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. An error about an argument of the library names the option that set it."""

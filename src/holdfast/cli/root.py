@@ -25,6 +25,7 @@ _ZSH_PREAMBLE = "(( $+functions[compdef] )) || { autoload -Uz compinit && compin
 
 @click.command(
     cls=Command,
+    opens_store=False,
     epilog="""
     Add the line for your shell to its start-up file:
       bash  ~/.bashrc                    eval "$(holdfast completion bash)"

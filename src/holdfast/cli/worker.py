@@ -30,6 +30,7 @@ _CLOSING_SECONDS = 0.5
 
 @click.command(
     cls=Command,
+    opens_store=False,
     epilog="""
     MODULE:QUEUE determines the store: --url and --schema are refused.
 

@@ -44,7 +44,7 @@ given. It ignores --url.
 """
 
 
-@click.command(cls=Command, epilog=EPILOG)
+@click.command(cls=Command, opens_store=False, epilog=EPILOG)
 @click.option(
     "--seconds",
     type=click.FloatRange(5, 300),
