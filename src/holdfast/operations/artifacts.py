@@ -23,12 +23,12 @@ _CHUNKS_READ = 16
 # --- write ---------------------------------------------------------------------------------------------------------
 
 
-async def attach(tx: StoreTransaction, lease: JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
+async def attach(tx: StoreTransaction, fence: JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
     """Store artifacts of a running attempt."""
-    jobs = await lock_held(tx, [lease])
+    jobs = await lock_held(tx, [fence])
     now = await tx.now()
-    job = held_job(jobs, lease)
-    transitions.check_fence(job, lease, now)
+    job = held_job(jobs, fence)
+    transitions.check_fence(job, fence, now)
     await write_outputs(tx, job, artifacts, now)
 
 

@@ -21,16 +21,16 @@ async def claim_of_lease(tx: StoreTransaction, lease: Lease) -> Claim:
     return Claim(Job(held), limits.LEASE_MS_DEFAULT)
 
 
-async def lock_held(tx: StoreTransaction, leases: Sequence[JobFence]) -> dict[int, JobRow]:
-    """Lock the jobs of *leases* and return them by number, without deleted ones."""
-    return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
+async def lock_held(tx: StoreTransaction, fences: Sequence[JobFence]) -> dict[int, JobRow]:
+    """Lock the jobs of *fences* and return them by number, without deleted ones."""
+    return {job.seq: job for job in await tx.jobs_by_seq([fence.seq for fence in fences])}
 
 
-def held_job(jobs: dict[int, JobRow], lease: JobFence) -> JobRow:
-    """Return the job of *lease*, or raise `LeaseLost` if it was deleted."""
-    job = jobs.get(lease.seq)
+def held_job(jobs: dict[int, JobRow], fence: JobFence) -> JobRow:
+    """Return the job of *fence*, or raise `LeaseLost` if it was deleted."""
+    job = jobs.get(fence.seq)
     if job is None:
-        raise LeaseLost(lease.job_id, lease.epoch, "the job was deleted")
+        raise LeaseLost(fence.job_id, fence.epoch, "the job was deleted")
     return job
 
 
@@ -46,29 +46,29 @@ async def heartbeat(
     """
     if not held:
         return []
-    jobs = await lock_held(tx, [lease for lease, _ in held])
+    jobs = await lock_held(tx, [fence for fence, _ in held])
     now = await tx.now()
-    results = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
+    results = [_renew(jobs, fence, lease_ms, now, started) for fence, lease_ms in held]
     renewed = {job.seq: job for job in results if isinstance(job, JobRow)}
     await tx.renew_leases(list(renewed.values()))
-    for lease, _ in held if notes else ():
-        if notes and lease.seq in notes and lease.seq in renewed:
-            await _write_note(tx, renewed[lease.seq], lease, notes[lease.seq], now)
+    for fence, _ in held if notes else ():
+        if notes and fence.seq in notes and fence.seq in renewed:
+            await _write_note(tx, renewed[fence.seq], fence, notes[fence.seq], now)
     return [one if isinstance(one, HoldfastError) else _renewal(one) for one in results]
 
 
-async def acknowledge_held(tx: StoreTransaction, leases: Sequence[JobFence]) -> None:
-    """Acknowledge the *leases* that are still held; the next heartbeat reports the others as lost."""
-    if leases:
+async def acknowledge_held(tx: StoreTransaction, fences: Sequence[JobFence]) -> None:
+    """Acknowledge the claims of *fences* that are still held; the next heartbeat reports the others as lost."""
+    if fences:
         now = await tx.now()
-        await tx.acknowledge(leases, now)
+        await tx.acknowledge(fences, now)
 
 
 def _renew(
-    jobs: dict[int, JobRow], lease: JobFence, lease_ms: int, now: Now, started: Collection[int]
+    jobs: dict[int, JobRow], fence: JobFence, lease_ms: int, now: Now, started: Collection[int]
 ) -> JobRow | HoldfastError:
     try:
-        return transitions.heartbeat(held_job(jobs, lease), lease, lease_ms, now, acknowledges=lease.seq in started)
+        return transitions.heartbeat(held_job(jobs, fence), fence, lease_ms, now, acknowledges=fence.seq in started)
     except LeaseLost as lost:
         return lost
 
@@ -77,14 +77,14 @@ def _renewal(job: JobRow) -> Renewal:
     return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
 
 
-async def progress(tx: StoreTransaction, lease: JobFence, phase: str | None, percent: float | None) -> Job:
+async def progress(tx: StoreTransaction, fence: JobFence, phase: str | None, percent: float | None) -> Job:
     """Write the phase and percentage of a running attempt."""
-    jobs = await lock_held(tx, [lease])
+    jobs = await lock_held(tx, [fence])
     now = await tx.now()
-    return Job(await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now))
+    return Job(await _write_note(tx, held_job(jobs, fence), fence, Note(phase, percent), now))
 
 
-async def _write_note(tx: StoreTransaction, job: JobRow, lease: JobFence, note: Note, now: Now) -> JobRow:
-    noted = transitions.progress(job, lease, note.phase, note.percent, now)
+async def _write_note(tx: StoreTransaction, job: JobRow, fence: JobFence, note: Note, now: Now) -> JobRow:
+    noted = transitions.progress(job, fence, note.phase, note.percent, now)
     await tx.update_progress(noted)
     return noted

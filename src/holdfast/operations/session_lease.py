@@ -160,8 +160,8 @@ async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms:
     return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
 
 
-def _check_held(job: JobRow, lease: JobFence, now: Now) -> JobRow:
-    transitions.check_fence(job, lease, now)
+def _check_held(job: JobRow, fence: JobFence, now: Now) -> JobRow:
+    transitions.check_fence(job, fence, now)
     return job
 
 

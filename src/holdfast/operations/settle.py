@@ -96,16 +96,16 @@ async def _settle_each(
     now = await tx.now()
     call = _SettleCall(routing, now, jobs, [], {})
     for claim, checked in outcomes:
-        lease, seq = claim.fence, claim.job.number
+        fence, seq = claim.fence, claim.job.number
         if seq in call.unwritten:
             # The job is in the call twice: write the first settlement before deciding on the second.
             await _flush(tx, call)
         # Only outcomes that may schedule a retry need a random number.
         chance = 0.0 if type(checked.outcome) is Done else tx.random()
         try:
-            transition = transitions.settle(held_job(jobs, lease), lease, checked, now, chance)
+            transition = transitions.settle(held_job(jobs, fence), fence, checked, now, chance)
         except LeaseLost as lost:
-            settled = await find_duplicate_settlement(tx, jobs.get(seq), lease, checked)
+            settled = await find_duplicate_settlement(tx, jobs.get(seq), fence, checked)
             call.settlements.append(Settlement(claim, Job(settled)) if settled else Settlement(claim, error=lost))
             continue
         if checked.follow_ups or checked.artifacts:
@@ -134,15 +134,15 @@ _UNWRITTEN: Any = None
 
 
 async def find_duplicate_settlement(
-    tx: StoreTransaction, job: JobRow | None, lease: JobFence, checked: CheckedOutcome
+    tx: StoreTransaction, job: JobRow | None, fence: JobFence, checked: CheckedOutcome
 ) -> JobRow | None:
-    """Return the job if the same outcome of this lease is already stored."""
+    """Return the job if the same outcome of this claim is already stored."""
     if job is None:
         return None
     past = None
-    if job.epoch != lease.epoch:
-        past = await tx.settled_attempt(lease.seq, lease.epoch)
-    return job if transitions.settled_before(job, past, lease, checked) else None
+    if job.epoch != fence.epoch:
+        past = await tx.settled_attempt(fence.seq, fence.epoch)
+    return job if transitions.settled_before(job, past, fence, checked) else None
 
 
 async def _settle_with_extras(

@@ -320,8 +320,8 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """Write the lease expiry of each job."""
 
     @abstractmethod
-    async def acknowledge(self, leases: Sequence[JobFence], now: Now) -> None:
-        """Mark the claims of *leases* that are still held as started."""
+    async def acknowledge(self, fences: Sequence[JobFence], now: Now) -> None:
+        """Mark the claims of *fences* that are still held as started."""
 
     @abstractmethod
     async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:

@@ -435,9 +435,9 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_lease", rows)
 
-    async def acknowledge(self, leases: Sequence[JobFence], now: Now) -> None:
+    async def acknowledge(self, fences: Sequence[JobFence], now: Now) -> None:
         """Mark claims as started."""
-        rows = [(lease.seq, lease.epoch, lease.lease_token, now.lease_ms) for lease in leases]
+        rows = [(fence.seq, fence.epoch, fence.lease_token, now.lease_ms) for fence in fences]
         await self.query("job_acknowledge", many=sorted(rows))
 
     async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
