@@ -18,6 +18,7 @@ from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
 
 Durability: TypeAlias = Literal["full", "relaxed"]
+"""What a power failure may lose on SQLite: nothing, or the last commits."""
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA_DEFAULT: Final = "holdfast"
@@ -52,8 +53,8 @@ def connect(
     a killed process never loses any. *network_files* allows a file on a network file system, whose locks may be
     unreliable.
 
-    PostgreSQL: all tables are in *schema*. *listen_url* is the direct URL of the server if *url* is that of a
-    connection pooler that does not support LISTEN.
+    PostgreSQL: all tables are in *schema*, by default `holdfast`. *listen_url* is the direct URL of the server if
+    *url* is that of a connection pooler that does not support LISTEN.
     """
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
     return queue_on(_store(options))

@@ -20,8 +20,10 @@ from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
 Role: TypeAlias = Literal["produce", "work", "read", "admin"]
+"""What a token may do; `admin` includes the others."""
 ROLES: Final[tuple[Role, ...]] = ("produce", "work", "read", "admin")
 TokenState: TypeAlias = Literal["active", "expired", "revoked"]
+"""Whether a token can be used."""
 
 _TOKEN: Final = re.compile(r"hf_([a-z2-7]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
 # Compared with the secret of a token that does not exist, so that the time does not tell whether it does.
@@ -29,7 +31,7 @@ _NO_HASH: Final = "0" * 64
 
 
 class TokenOptions(TypedDict, total=False):
-    """The grants of a token, declared once for every function that takes them."""
+    """The options of `tokens.create`: scopes, ceilings and expiry of the token."""
 
     tenant: str | None
     """Its tenant; None for any tenant."""

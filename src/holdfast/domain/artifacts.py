@@ -24,8 +24,11 @@ class Artifact:
     """Named, typed bytes that belong to a job. The name is a label, never a path."""
 
     name: str
+    """Its name, unique within the job."""
     data: bytes = field(repr=False)
+    """The bytes."""
     media_type: str = _DEFAULT_TYPE
+    """Its media type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,17 @@ class UploadedArtifact:
     """An artifact whose bytes were uploaded before; `Upload.artifact` creates it."""
 
     name: str
+    """Its name, unique within the job."""
     upload_id: str
+    """The id of the upload."""
     digest: str
     """The SHA-256 of the bytes, as 64 hexadecimal digits."""
     media_type: str = _DEFAULT_TYPE
+    """Its media type."""
 
 
 AnyArtifact: TypeAlias = Artifact | UploadedArtifact
+"""An artifact given as bytes, or uploaded before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,13 @@ class Upload:
     """Bytes that are uploaded in chunks, until an enqueue or settlement links them as an artifact."""
 
     id: str
+    """Its id."""
     tenant: str
+    """The tenant it belongs to."""
     chunks: int
     """How many chunks are stored; the next one has this number."""
     size: int
+    """The number of bytes stored so far."""
     digest: str | None
     """The SHA-256 of the bytes, as 64 hexadecimal digits; None until the upload is finished."""
     expires_at: datetime | None

@@ -12,16 +12,20 @@ from holdfast.domain.validation import Duration
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Wait `base * factor^(attempt-1)`, at most `cap`, spread by `jitter`.
+    """How long a job waits after a failed attempt: `base * factor^(attempt-1)`, at most `cap`, spread by `jitter`.
 
     `base` and `cap` are seconds. A jitter of 0.2 spreads each wait evenly between 80 % and 120 % of its length, so
     that jobs that failed at the same time are not retried at the same time.
     """
 
     base: Duration = 60.0
+    """The wait after the first failed attempt."""
     factor: float = 2.0
+    """By how much each further wait is longer."""
     cap: Duration = 3600.0
+    """The longest wait, before the jitter."""
     jitter: float = 0.0
+    """The spread of each wait, from 0 to 1."""
 
     def __post_init__(self) -> None:
         validation.duration_ms(self.base, "backoff.base")
@@ -30,19 +34,19 @@ class Backoff:
         validation.number(self.jitter, "backoff.jitter", 0.0, 1.0)
 
     def pause_ms(self, attempt: int, chance: float) -> int:
-        """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 selects the jitter."""
+        """Return the wait after the failed *attempt*; *chance* from 0 to 1 selects the jitter. For internal use."""
         base_ms, cap_ms = _millis(self.base), _millis(self.cap)
         raised = min(base_ms * _power(self.factor, attempt - 1), cap_ms)
         spread = 1.0 + self.jitter * (2.0 * chance - 1.0)
         return min(round(raised * spread), limits.PAUSE_MS_MAX)
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the stored form. For internal use."""
         return json.dumps([_millis(self.base), float(self.factor), _millis(self.cap), float(self.jitter)])
 
     @classmethod
     def from_json(cls, text: str) -> Backoff:
-        """Return the backoff that `to_json` stored."""
+        """Return the backoff that `to_json` stored. For internal use."""
         base_ms, factor, cap_ms, jitter = json.loads(text)
         return cls(base_ms / 1000, factor, cap_ms / 1000, jitter)
 

@@ -18,6 +18,7 @@ from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.validation import Duration
 
 DrainOrder: TypeAlias = Literal["oldest", "listed"]
+"""In which order a claim takes the kinds that it lists; see `ClaimOptions`."""
 
 
 _SCOPES_REMEMBERED: Final = 1_024
@@ -42,8 +43,11 @@ class Lease:
     """The proof of a claim that a caller in another process needs to renew and settle the job."""
 
     job_id: str
+    """The id of the job."""
     epoch: int
+    """The job's epoch under the claim."""
     lease_token: str
+    """The token of the claim."""
     tenant: str | None = None
     """The tenant of the job, for a caller that may not see the jobs of other tenants; None means any."""
 
@@ -53,7 +57,9 @@ class Claim:
     """One job under one lease, as it was when claimed."""
 
     job: Job
+    """The job as it was when it was claimed."""
     lease_ms: int
+    """The length of the lease in milliseconds."""
     repeated: bool = field(default=False, compare=False, repr=False)
     """Whether an earlier call with the same lease token made this claim."""
 
@@ -79,7 +85,7 @@ class Claim:
 
     @property
     def fence(self) -> JobFence:
-        """What every write of this attempt must present."""
+        """What every write of this attempt must present. For internal use."""
         return fence_of(row_of(self.job))
 
 
@@ -106,16 +112,21 @@ class Renewal:
     """The result of a heartbeat: the new end of the lease, and whether the job is to be cancelled."""
 
     lease_until: datetime
+    """When the lease now expires, by the store's lease clock."""
     cancel_requested: bool
+    """Whether the handler should stop, because the job was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The result of one settlement in a batch: the settled job, or the error that refused it."""
+    """The result of one of several settlements: the settled job, or the error that refused it."""
 
     claim: Claim
+    """The claim that was settled."""
     job: Job | None = None
+    """The settled job; None if the settlement was refused."""
     error: HoldfastError | None = None
+    """The error that `settle` would raise; None if the settlement was accepted."""
 
     @property
     def ok(self) -> bool:
@@ -128,7 +139,9 @@ class SettledAndClaimed:
     """The results of `settle_and_claim`."""
 
     settlements: list[Settlement]
+    """One for each outcome given, in order."""
     claims: list[Claim]
+    """The claimed jobs, in claim order."""
 
 
 class ClaimRequest(NamedTuple):
@@ -194,7 +207,7 @@ def _fair_scope(
 
 
 class ClaimOptions(TypedDict, total=False):
-    """The options of a claim, declared once for every function that takes them."""
+    """The options of `claim`, `claim_many` and `settle_and_claim`; a `Worker` takes those that select its jobs."""
 
     lanes: Sequence[str]
     """The lanes to take from; default `["default"]`."""
@@ -213,7 +226,8 @@ class ClaimOptions(TypedDict, total=False):
     hold_left: Duration | None
     """Seconds for which the affinity may still be preferred; 0 means no longer, None means no limit."""
     drain: DrainOrder
-    """`listed`: kinds listed first come first, regardless of priority, so that a pipeline drains forward."""
+    """`oldest` (default): by priority, then by age; `listed`: kinds listed first come first, regardless of priority,
+    so that a pipeline drains forward."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str

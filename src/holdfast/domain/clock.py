@@ -15,11 +15,13 @@ class Now:
     """
 
     wall_ms: int
+    """The wall clock: milliseconds since 1970."""
     lease_ms: int
+    """The lease clock, in milliseconds."""
 
 
 class Clock(Protocol):
-    """A clock for a store."""
+    """A clock for a store, which `connect` takes: an object with a method `now`, such as a `ManualClock`."""
 
     def now(self) -> Now:
         """Return the time of both clocks."""

@@ -281,7 +281,7 @@ class InvalidInput(Misconfigured, ValueError):
 
 
 class UnknownKind(Misconfigured):
-    """The kind is not registered."""
+    """No task of this kind is declared, or the store does not know the kind."""
 
     code = "unknown_kind"
 

@@ -28,6 +28,7 @@ EventName: TypeAlias = Literal[
     "cancelled",
     "retired",
 ]
+"""The name of a transition."""
 TERMINAL: Final[frozenset[EventName]] = frozenset(("done", "failed", "cancelled", "retired"))
 
 
@@ -38,13 +39,19 @@ class Event:
     cursor: str
     """Continue after this event with `events(after=cursor)`. Opaque."""
     name: EventName
+    """The name of the transition."""
     at: datetime
+    """When it happened."""
     job_id: str
+    """The id of the job."""
     number: int
     """The number of the event among the recorded events of this job, from 1."""
     kind: str
+    """The job's kind."""
     lane: str
+    """The job's lane."""
     tenant: str
+    """The job's tenant."""
     tags: dict[str, str] = field(hash=False)
     """The job's tags."""
     details: dict[str, Json] = field(hash=False)
@@ -56,7 +63,9 @@ class EventPage:
     """Events in order, and the cursor from which to continue, which may be after the last of them."""
 
     events: tuple[Event, ...]
+    """The events; the page itself can be iterated too."""
     cursor: str
+    """Pass it as `after` for the next page."""
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)

@@ -28,6 +28,10 @@ class Failure:
     """A failure's class, its short reason code, a human-readable message and, if there is one, the traceback."""
 
     failure_class: FailureClass
+    """`transient` if the same work may succeed later, else `permanent`."""
     reason: str
+    """A short code, such as `timeout`, or one chosen by the handler."""
     message: str
+    """The message for people."""
     traceback: str | None = None
+    """The traceback of the handler's exception."""

@@ -18,7 +18,9 @@ from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import datetime_of, optional_datetime_of
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
+"""The state of a job; the last four are final."""
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "expired", "cancelled"]
+"""How an attempt ended."""
 
 WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "ready")
 HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "ready", "running")
@@ -403,19 +405,25 @@ class Attempt:
     """One run of a job under one epoch; a running attempt has no end and no outcome."""
 
     epoch: int
+    """The job's epoch in this attempt."""
     number: int
     """Its number among the attempts that count; a deferred or released attempt does not."""
     worker: str
+    """The worker that ran it."""
     incarnation: str
+    """The start of that worker."""
     started_at: datetime
+    """When it was claimed."""
     ended_at: datetime | None
+    """When it ended; None while it runs."""
     outcome: AttemptOutcome | None
+    """How it ended; None while it runs."""
     failure: Failure | None
     """Why it failed, if it did."""
 
     @classmethod
     def of_row(cls, row: AttemptRow) -> Attempt:
-        """Return the attempt that *row* describes."""
+        """Return the attempt that *row* describes. For internal use."""
         return cls(
             row.epoch,
             row.number,

@@ -69,6 +69,7 @@ class Kind:
     """A kind that was used, published or retired."""
 
     name: str
+    """Its name."""
     retired_at: datetime | None = None
     """Since when it accepts no new jobs; None if it accepts them."""
     published_by: str | None = None
@@ -95,7 +96,7 @@ class Kind:
 
     @classmethod
     def of_row(cls, row: KindRow) -> Kind:
-        """Return the kind that *row* describes."""
+        """Return the kind that *row* describes. For internal use."""
         retired_at = optional_datetime_of(row.retired_at_ms)
         if row.publication is None:
             return cls(row.name, retired_at)

@@ -29,7 +29,9 @@ from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
 OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
+"""What an enqueue does if an unfinished job has its dedupe key; see `EnqueueOptions`."""
 DedupeScope: TypeAlias = Literal["kind", "tenant"]
+"""Within what a dedupe key is unique: tenant and kind, or tenant."""
 
 
 class EnqueueOptions(SessionOptions, total=False):
@@ -44,14 +46,20 @@ class EnqueueOptions(SessionOptions, total=False):
     affinity: str | None
     """The resource with which it is cheaper to run."""
     headers: Mapping[str, str]
+    """Small strings for programs, such as a trace context."""
     tags: Mapping[str, str]
+    """Small strings for users and filters; copied into events."""
     max_attempts: int
+    """How many attempts it may use; default 5."""
     backoff: Backoff | None
+    """The pauses between attempts; default: from one minute to one hour, doubling, spread by 20 %."""
     job_id: str | None
     """An id chosen by the caller: enqueueing the same job again returns the first."""
     dedupe_scope: DedupeScope
     """Whether the key is unique within tenant and kind (default) or within the tenant."""
     on_duplicate: OnDuplicate
+    """If an unfinished job has the dedupe key: `keep` (default) returns it; `replace` gives it the new content if it
+    was never claimed; `run_again` adds a job that runs after it if it is running, else returns it."""
     events: EventScope
     """`all` records every transition of this job, not only the final one."""
     artifacts: Sequence[AnyArtifact]
@@ -66,7 +74,9 @@ class JobOptions(EnqueueOptions, total=False):
     priority: int
     """Higher comes first; default 0."""
     lane: str
+    """The lane from which workers claim it; default `default`."""
     tenant: str
+    """The tenant it belongs to; default `default`."""
     dedupe_key: str | None
     """While a job with this key is unfinished, another enqueue adds none."""
 
@@ -75,7 +85,9 @@ class NewJobOptions(JobOptions, total=False):
     """A job to be enqueued, as a plain dict."""
 
     kind: str
+    """The kind of work."""
     payload: Json
+    """What its handler receives."""
 
 
 class NewJob:
@@ -117,6 +129,7 @@ class TaskJob(NewJob):
 
 
 JobLike: TypeAlias = NewJob | NewJobOptions | Mapping[str, Any]
+"""A job to be enqueued: a `NewJob`, or a dict with `kind`, `payload` and the options of `enqueue`."""
 
 
 def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:

@@ -31,8 +31,11 @@ class Done:
     """The work succeeded. Result, follow-up jobs and artifacts are stored together with the settlement."""
 
     result: Json = None
+    """The result, as JSON."""
     follow_ups: Sequence[JobLike] = ()
+    """Jobs to enqueue."""
     artifacts: Sequence[AnyArtifact] = ()
+    """Artifacts to store; earlier outputs of the same names are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,27 @@ class Failed:
     """
 
     message: str
+    """The message for people."""
     reason: str = "error"
+    """A short code, such as `rate_limit`."""
     permanent: bool = False
+    """Whether to fail the job even if attempts are left."""
     retry_after: Duration | None = None
+    """Seconds until the next attempt."""
     backoff: Backoff | None = None
+    """The backoff that determines the pause, instead of the job's."""
     traceback: str | None = None
+    """The traceback, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Reschedule the job after some seconds, or at a time, without using up an attempt."""
+    """The work cannot be done yet. The job is rescheduled, by `after` or `until`, without using up an attempt."""
 
     after: Duration | None = None
+    """Seconds until the job may be claimed again."""
     until: datetime | None = None
+    """The earliest time at which it may be claimed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class Released:
 
 
 Outcome: TypeAlias = Done | Failed | Deferred | Released
+"""How an attempt ended, as `settle` takes it."""
 
 
 class CheckedOutcome(NamedTuple):

@@ -24,6 +24,7 @@ class OutputChunk:
     at: datetime
     """When it was written."""
     text: str
+    """The text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class OutputPage:
     """Some chunks of a job's output, and whether they are the last."""
 
     chunks: tuple[OutputChunk, ...]
+    """The chunks; the page itself can be iterated and indexed too."""
     ended: bool
     """Whether the job has finished and no chunk follows this page."""
 

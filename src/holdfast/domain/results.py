@@ -12,6 +12,7 @@ from holdfast.domain.job import Job, State
 from holdfast.domain.validation import datetime_of
 
 CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
+"""By what `counts` groups jobs."""
 COUNT_BY: Final[tuple[CountBy, ...]] = ("state", "kind", "lane", "tenant", "failure_class")
 
 
@@ -42,9 +43,13 @@ class Tally:
     """How many jobs of one kind in one lane are in one state."""
 
     lane: str
+    """The lane."""
     kind: str
+    """The kind."""
     state: State
+    """The state."""
     jobs: int
+    """How many jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,9 @@ class JobPage:
     """Some jobs, and the cursor from which to continue if there are more."""
 
     jobs: tuple[Job, ...]
+    """The jobs; the page itself can be iterated and indexed too."""
     cursor: str | None
+    """Pass it as `after` for the next page; None if there is none."""
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -69,7 +76,9 @@ class Waiting:
     """The ready jobs of one kind in one lane."""
 
     lane: str
+    """The lane."""
     kind: str
+    """The kind."""
     jobs: int
     """How many, counted up to `BACKLOG_COUNTED_MAX`."""
     oldest_age_seconds: float
@@ -83,8 +92,11 @@ class Backlog:
     ready: tuple[Waiting, ...]
     """By lane and kind; only those that have any."""
     scheduled: int
+    """Jobs that wait for their due time."""
     blocked: int
+    """Jobs that wait for a predecessor to end."""
     running: int
+    """Jobs under a lease."""
     expired: int
     """Running according to their rows, but their leases have expired and no claim has processed them yet."""
     suspect: int
@@ -96,8 +108,11 @@ class ArtifactInfo:
     """An artifact without its bytes."""
 
     name: str
+    """Its name."""
     media_type: str
+    """Its media type."""
     size: int
+    """The number of bytes."""
     digest: str
     """The SHA-256 of the bytes, as 64 hexadecimal digits."""
     input: bool
@@ -105,6 +120,7 @@ class ArtifactInfo:
     epoch: int
     """The epoch of the attempt that stored it; 0 for an input."""
     created_at: datetime
+    """When it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,9 @@ class Skipped:
     """A job that was not requeued or cancelled, and the reason."""
 
     job_id: str
+    """The id of the job."""
     why: str
+    """The reason, for people."""
     code: str
     """The code of the error that a call for this job alone would raise."""
 
@@ -122,7 +140,9 @@ class Requeued:
     """The ids of the jobs requeued, and of those skipped with the reason."""
 
     requeued: list[str]
+    """The ids of the jobs that are ready again."""
     skipped: list[Skipped]
+    """The jobs that were not requeued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +150,11 @@ class CancelReport:
     """The ids of the jobs cancelled, of those requested to stop, and of those skipped with the reason."""
 
     cancelled: list[str]
+    """The ids of the jobs that are cancelled."""
     stop_requested: list[str]
     """Running jobs: each ends as cancelled when its handler stops."""
     skipped: list[Skipped]
+    """The jobs that were not cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +162,9 @@ class Pruned:
     """How many finished jobs and how many events were deleted, or would be."""
 
     jobs: int
+    """How many jobs."""
     events: int
+    """How many events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +172,13 @@ class Finding:
     """One health check and its result."""
 
     name: str
+    """What was checked."""
     status: Literal["ok", "warning", "problem"]
+    """The result of the check."""
     detail: str
+    """What was found, for people."""
     remedy: str = ""
+    """What to do about it; empty if nothing."""
     subject: str = ""
     """Distinguishes findings of the same name; independent of the numbers in their text."""
 
@@ -160,6 +188,7 @@ class StoreReport:
     """All findings of a health check."""
 
     findings: list[Finding]
+    """One or more for each check."""
 
     @property
     def healthy(self) -> bool:
@@ -171,7 +200,9 @@ class StoreReport:
 _NEVER: Final = datetime_of(0)
 
 WorkerState: TypeAlias = Literal["active", "draining", "stopping", "silent"]
+"""The state of a worker in the registry."""
 WorkerRequest: TypeAlias = Literal["drain", "stop"]
+"""A request to a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +210,27 @@ class WorkerInfo:
     """One start of a worker, as last reported."""
 
     worker: str
+    """The worker's name."""
     incarnation: str
+    """The unique id of this start of the worker."""
     host: str
+    """The host it runs on."""
     process: int
+    """Its process id."""
     version: str
+    """The version of Holdfast that it runs."""
     state: WorkerState
     """`silent` if it has not reported for a minute: it may be gone, or disconnected."""
     concurrency: int
+    """How many jobs it runs at once."""
     running: int
     """Handlers that were running at the last report."""
     lanes: tuple[str, ...]
+    """The lanes it takes jobs from."""
     kinds: tuple[str, ...]
+    """The kinds it takes."""
     capabilities: tuple[str, ...]
+    """Its capabilities."""
     loaded: tuple[str, ...]
     """The affinities it has loaded."""
     switches: int = 0
@@ -198,6 +238,7 @@ class WorkerInfo:
     requested: WorkerRequest | None = None
     """What `admin.drain_worker` or `admin.stop_worker` requested of it."""
     started_at: datetime = _NEVER
+    """When it started."""
     beat_at: datetime = _NEVER
     """When it last reported."""
     held: int = 0

@@ -13,9 +13,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from holdfast.domain.kinds import KindRow
 
 LaneState: TypeAlias = Literal["active", "paused", "draining"]
+"""Whether jobs of a lane are claimed and enqueued: both, only enqueued, only claimed."""
 LaneOrder: TypeAlias = Literal["fair", "strict"]
+"""Whether the tenants of a lane alternate, or the claim order applies to all its jobs."""
 EventScope: TypeAlias = Literal["terminal", "all"]
+"""Which transitions are recorded as events: the final ones, or all."""
 LaneBackoff: TypeAlias = Literal["block", "skip"]
+"""Whether a session entry that waits for another attempt blocks those behind it, or is skipped."""
 
 LANE_STATES: Final[tuple[LaneState, ...]] = ("active", "paused", "draining")
 LANE_ORDERS: Final[tuple[LaneOrder, ...]] = ("fair", "strict")
@@ -27,17 +31,21 @@ _SUBSCRIPTIONS_REMEMBERED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A named stream of jobs. Active; paused: no job is claimed; draining: no job is enqueued."""
+    """A named stream of jobs."""
 
     name: str
+    """Its name."""
     state: LaneState = "active"
+    """`paused`: no job is claimed; `draining`: no job is enqueued."""
     order: LaneOrder = "fair"
+    """`fair`: tenants alternate; `strict`: the claim order applies to all jobs."""
     events: EventScope = "terminal"
+    """`all` records every transition of its jobs, `terminal` only the final ones."""
     backoff: LaneBackoff = "block"
-    """Whether a session entry that waits for another attempt blocks those behind it."""
+    """`block`: a session entry that waits for another attempt blocks those behind it; `skip`: they overtake it."""
 
     def fair_key_of(self, tenant: str) -> str:
-        """Return the fair_key of a job of *tenant* in this lane."""
+        """Return the fair_key of a job of *tenant* in this lane. For internal use."""
         return tenant if self.order == "fair" else ""
 
 

@@ -10,6 +10,7 @@ from holdfast.domain import limits
 from holdfast.domain.results import Finding, WorkerInfo
 
 UnservedReason: TypeAlias = Literal["lane_paused", "no_worker"]
+"""Why no worker takes jobs."""
 _LISTED_MAX: Final = 20
 
 
@@ -28,12 +29,15 @@ class Unserved:
     """Ready jobs that no live worker takes."""
 
     lane: str
+    """Their lane."""
     kind: str
+    """Their kind."""
     requires: tuple[str, ...]
     """The capabilities that they require."""
     jobs: int
     """How many, counted up to `BACKLOG_COUNTED_MAX`."""
     reason: UnservedReason
+    """`lane_paused`, or `no_worker` if no live worker takes their lane, kind and requirements."""
 
     def text(self) -> str:
         """Return the finding as one sentence."""

@@ -20,7 +20,7 @@ from holdfast.domain.validation import Duration
 
 
 class AnySessionOptions(TypedDict, total=False):
-    """The options of `sessions.claim_next`, declared once for every function that takes them."""
+    """The options of `sessions.claim_next`."""
 
     lanes: Sequence[str]
     """The lanes to take from; default `["default"]`."""
@@ -47,7 +47,7 @@ class AnySessionOptions(TypedDict, total=False):
 
 
 class SessionClaimOptions(TypedDict, total=False):
-    """The options of `sessions.claim`, declared once for every function that takes them."""
+    """The options of `sessions.claim`."""
 
     tenant: str
     """The tenant of the session; default `default`."""
@@ -276,10 +276,13 @@ class TurnLease:
     """The proof of a session claim that a caller in another process needs to renew and settle the turn."""
 
     session: str
+    """The name of the session."""
     lease_token: str
+    """The token of the claim."""
     entries: Sequence[tuple[str, int]]
     """The id and the epoch of each entry, in order."""
     tenant: str = DEFAULT_NAME
+    """The tenant of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,15 +290,19 @@ class SessionClaim:
     """A turn: consecutive entries of a session under one fence, as they were when claimed."""
 
     session: str
+    """The name of the session."""
     tenant: str
+    """The tenant of the session."""
     entry_type: EntryType
     """The type of its entries: messages, or one command."""
     claim_id: str
+    """The id of the claim, the same after each checkpoint."""
     fencing_token: int
     """Greater than that of every earlier claim of this session; a fencing token for the handler's own writes."""
     entries: tuple[Job, ...]
-    """In enqueue order."""
+    """Its entries, in enqueue order."""
     lease_ms: int
+    """The length of the lease in milliseconds."""
     generation: int | None = None
     """The session lease that keeps it alive, if any."""
     repeated: bool = field(default=False, compare=False, repr=False)
@@ -335,12 +342,17 @@ class SessionLease:
     """The right to be the only owner of a session until it expires, is closed, or is taken over."""
 
     session: str
+    """The name of the session."""
     tenant: str
+    """The tenant of the session."""
     generation: int
     """Incremented whenever the session is opened."""
     worker: str
+    """The worker that owns the session."""
     lease_token: str
+    """The token of the lease."""
     lease_ms: int
+    """The length of the lease in milliseconds."""
     lease_until: datetime
     """When it expires unless it is renewed, by the store's lease clock."""
     repeated: bool = field(default=False, compare=False, repr=False)

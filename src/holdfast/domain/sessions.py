@@ -17,7 +17,9 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.strict_json import Json
 
 EntryType: TypeAlias = Literal["message", "command"]
+"""The type of a session entry."""
 Delivery: TypeAlias = Literal["checkpoint", "next_turn"]
+"""When an entry may be claimed: also at a checkpoint of a running turn, or only between turns."""
 
 ENTRY_TYPES: Final[tuple[EntryType, ...]] = ("message", "command")
 DELIVERIES: Final[tuple[Delivery, ...]] = ("checkpoint", "next_turn")
@@ -58,21 +60,25 @@ class SessionEntry:
     """The session properties of a job that is an entry of one."""
 
     session: str
+    """The name of the session."""
     entry_type: EntryType
+    """`message`, or `command`, which is claimed alone."""
     join: bool | str
     """Whether it is claimed together with others: of its kind if True, of this name if a string."""
     delivery: Delivery
+    """`checkpoint`: also at a checkpoint of a running turn; `next_turn`: only between turns."""
     message_id: str | None
+    """The id given by the caller, unique within the session."""
     messages: int | None
     """The number of messages if the payload is a list of them, or None if the payload is one message."""
 
     def to_json(self) -> str:
-        """Return the stored form."""
+        """Return the stored form. For internal use."""
         return strict_json.compact([getattr(self, name) for name in self.__slots__])
 
     @classmethod
     def from_json(cls, text: str) -> SessionEntry:
-        """Return the entry that `to_json` stored."""
+        """Return the entry that `to_json` stored. For internal use."""
         return cls(*strict_json.decode(text))
 
 

@@ -18,6 +18,7 @@ from holdfast.domain.errors import InvalidInput
 
 # A precise recursive type would reject an ordinary `dict[str, str]`, because dict is invariant.
 Json: TypeAlias = Any
+"""A JSON value: None, a bool, a number, a string, a list, or a dict with string keys."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)

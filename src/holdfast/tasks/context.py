@@ -59,7 +59,7 @@ class ArtifactReader(Protocol):
 
 
 class Context:
-    """One attempt as its handler sees it. Thread-safe."""
+    """One attempt as its handler sees it: the first parameter of a handler that has this annotation. Thread-safe."""
 
     __slots__ = (
         "_artifacts",
@@ -147,7 +147,7 @@ class Context:
         self.note_progress(phase, percent)
 
     def note_progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Record progress for the worker; unlike `progress`, it never raises after the end of the attempt."""
+        """Record progress, also after the end of the attempt. For internal use."""
         phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         with self._lock:
@@ -156,21 +156,21 @@ class Context:
 
     @property
     def latest_progress(self) -> Note:
-        """The latest progress, written or not."""
+        """The latest progress, written or not. For internal use."""
         return self._latest_progress
 
     def end(self) -> None:
-        """Refuse further progress, because the attempt is decided. Called by the worker."""
+        """Refuse further progress, because the attempt is decided. For internal use."""
         self._ended = True
 
     def take_progress(self) -> Note | None:
-        """Return the progress noted since the last call, if any, for the worker to write."""
+        """Return the progress noted since the last call, if any, for the worker to write. For internal use."""
         with self._lock:
             note, self._pending_progress = self._pending_progress, None
             return note
 
     def return_progress(self, note: Note | None) -> None:
-        """Restore progress that could not be written; newer values win."""
+        """Restore progress that could not be written; newer values win. For internal use."""
         with self._lock:
             if note is not None:
                 newer = self._pending_progress or Note()
@@ -238,12 +238,12 @@ class Context:
             self._follow_ups.append(follow_up)
 
     def completed(self, new: JobLike) -> JobLike:
-        """Return *new* with the options of the task that the worker's queue declares for its kind, if any."""
+        """Return *new* with the options of the task that the worker's queue declares, if any. For internal use."""
         return new if self._tasks is None else self._tasks.complete(new)
 
     @property
     def collected(self) -> bool:
-        """Whether there are artifacts or follow-ups."""
+        """Whether there are artifacts or follow-ups. For internal use."""
         return bool(self._artifacts or self._follow_ups)
 
     @property
@@ -288,7 +288,7 @@ class Context:
             raise Cancelled(self._cancelled)
 
     def request_stop(self, reason: StopReason = "cancel") -> bool:
-        """Request the handler to stop; return whether this is the first request. Called by the worker."""
+        """Request the handler to stop; return whether this is the first request. For internal use."""
         with self._lock:
             if self._cancelled is not None:
                 return False
@@ -302,8 +302,8 @@ class Context:
     def transaction(self, *, timeout: Duration = limits.TRANSACTION_MS_DEFAULT / 1000) -> TransactionBlock:
         """Return a context manager whose writes commit together with this job's settlement as done.
 
-        It is available only in a worker. It is rolled back after *timeout* seconds, because on SQLite it blocks every
-        other writer.
+        It is available only in a worker. It is rolled back after *timeout* seconds, by default 5, because on SQLite
+        it blocks every other writer.
         """
         seconds = validation.duration_ms(timeout, "timeout", 1, limits.TRANSACTION_MS_MAX) / 1000
         if self._open_transaction is None:
@@ -318,7 +318,7 @@ class Context:
         return self._artifact_reader().read(name)
 
     async def artifact_async(self, name: str) -> Artifact:
-        """Do the same as `artifact` in an async handler."""
+        """Read an artifact of this job in an async handler, as `artifact` does in a sync one."""
         return await self._artifact_reader().read_async(name)
 
     def _artifact_reader(self) -> ArtifactReader:

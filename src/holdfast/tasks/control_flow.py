@@ -14,7 +14,10 @@ class OutcomeRequest(Exception):  # noqa: N818  # control flow, not an error
 
 
 class Retry(OutcomeRequest):
-    """Retry the job after *after* seconds, or after its backoff. Uses up an attempt; the last attempt fails."""
+    """Raised by a handler to retry the job after *after* seconds, or after its backoff.
+
+    The attempt counts; if it was the last one, the job fails. *reason* is a short code.
+    """
 
     def __init__(
         self, message: str = "the handler requested a retry", *, after: Duration | None = None, reason: str = "retry"
@@ -28,7 +31,7 @@ class Retry(OutcomeRequest):
 
 
 class Defer(OutcomeRequest):
-    """Reschedule the job, after *after* seconds or at *until*, without using up an attempt."""
+    """Raised by a handler to reschedule the job, after *after* seconds or at *until*; the attempt does not count."""
 
     def __init__(self, *, after: Duration | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
@@ -43,7 +46,7 @@ class Defer(OutcomeRequest):
 
 
 class Fail(OutcomeRequest):
-    """Fail the job permanently, even if attempts are left."""
+    """Raised by a handler to fail the job permanently, even if attempts are left. *reason* is a short code."""
 
     def __init__(self, message: str, *, reason: str = "error") -> None:
         super().__init__(_text(message))
@@ -52,7 +55,7 @@ class Fail(OutcomeRequest):
 
 
 class Cancelled(BaseException):
-    """The handler should stop: see `Context.raise_if_cancelled`.
+    """Raised in a handler that should stop, by `Context.raise_if_cancelled` and by checkpoints.
 
     Like `asyncio.CancelledError` it is not an `Exception`: a handler's `except Exception` does not catch it.
     """

@@ -75,7 +75,7 @@ class TaskDecorator(Protocol):
 
 
 class AsyncTaskDecorator(Protocol):
-    """The same for an `AsyncQueue`."""
+    """The type of the decorator that `queue.task("kind", …)` returns, for an `AsyncQueue`."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[_Anything, P], R], /) -> AsyncTask[..., R]: ...
@@ -125,6 +125,8 @@ class SyncTaskMethods(_TaskMethods):
     _plain = Task
     _with_context = ContextTask
 
+    # --- declaring tasks -------------------------------------------------------------------------------------------
+
     @overload
     def task(self, function: Callable[Concatenate[_Anything, P], R], /) -> Task[..., R]: ...
     @overload
@@ -133,12 +135,15 @@ class SyncTaskMethods(_TaskMethods):
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(self, kind: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(
+        self, kind: Callable[..., Any] | str | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Task[..., Any] | TaskDecorator:
         """Declare a function as a task: `@queue.task` or `@queue.task("email.send", max_attempts=3, timeout=30)`.
 
         The default kind is the function's module and name. `TaskOptions` lists the options.
         """
-        return self._declare(kind, options)
+        declared: Task[..., Any] | TaskDecorator = self._declare(kind, options)
+        return declared
 
     def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> SessionTaskDecorator:
         """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", join=True)`.
@@ -155,6 +160,8 @@ class AsyncTaskMethods(_TaskMethods):
     _plain = AsyncTask
     _with_context = AsyncContextTask
 
+    # --- declaring tasks -------------------------------------------------------------------------------------------
+
     @overload
     def task(self, function: Callable[Concatenate[_Anything, P], R], /) -> AsyncTask[..., R]: ...
     @overload
@@ -163,19 +170,22 @@ class AsyncTaskMethods(_TaskMethods):
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R]: ...
     @overload
     def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> AsyncTaskDecorator: ...
-    def task(self, kind: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(
+        self, kind: Callable[..., Any] | str | None = None, /, **options: Unpack[TaskOptions]
+    ) -> AsyncTask[..., Any] | AsyncTaskDecorator:
         """Declare a function as a task: `@queue.task` or `@queue.task("email.send", max_attempts=3, timeout=30)`.
 
         The default kind is the function's module and name. `TaskOptions` lists the options.
         """
-        return self._declare(kind, options)
+        declared: AsyncTask[..., Any] | AsyncTaskDecorator = self._declare(kind, options)
+        return declared
 
     def session_task(
         self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]
     ) -> AsyncSessionTaskDecorator:
         """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", join=True)`.
 
-        The function takes a context and the list of messages. `SessionTaskOptions` lists the options.
+        The function takes an `AsyncSessionContext` and the list of messages. `SessionTaskOptions` lists the options.
         """
         decorator: AsyncSessionTaskDecorator = self._declare(kind, options, AsyncSessionTask)
         return decorator
@@ -191,7 +201,7 @@ class Tasks(SyncTaskMethods):
 
 
 class AsyncTasks(AsyncTaskMethods):
-    """The same for an `AsyncQueue`."""
+    """A collection of tasks for an `AsyncQueue`, declared without it; `queue.include(tasks)` adds them."""
 
     _queue_reference: QueueReference[AsyncQueue]
 
@@ -204,6 +214,8 @@ class SyncTaskHost(SyncTaskMethods):
 
     def __init__(self, tasks: TaskRegistry) -> None:
         super().__init__(QueueReference(self), tasks)
+
+    # --- declaring tasks -------------------------------------------------------------------------------------------
 
     def include(self, tasks: Tasks, *, again: bool = False) -> None:
         """Add the tasks of a collection to this queue; their jobs are enqueued here.
@@ -219,6 +231,8 @@ class AsyncTaskHost(AsyncTaskMethods):
 
     def __init__(self, tasks: TaskRegistry) -> None:
         super().__init__(QueueReference(self), tasks)
+
+    # --- declaring tasks -------------------------------------------------------------------------------------------
 
     def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
         """Add the tasks of a collection to this queue; their jobs are enqueued here.

@@ -34,16 +34,22 @@ class TaskOptions(JobOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the worker runs the attempts of one task."""
+    """How the worker runs the attempts of one task: the options of `task` that are for the worker."""
 
     timeout_seconds: float = limits.TASK_TIMEOUT_MS_DEFAULT / 1000
+    """How long an attempt may take."""
     retry_on: tuple[type[BaseException], ...] = ()
+    """The errors to retry; empty means all that are not permanent."""
     permanent_on: tuple[type[BaseException], ...] = ()
+    """The errors that fail the job permanently."""
     backoff: Backoff | None = None
     """The backoff between attempts, for jobs that were enqueued without one."""
     max_attempts: int = limits.MAX_ATTEMPTS_DEFAULT
+    """How many attempts a job may use."""
     isolate: Isolation | None = None
+    """Whether the handler runs in its own process."""
     memory_limit_bytes: int | None = None
+    """The memory limit of that process."""
 
 
 DEFAULT: Final = Policy()

@@ -72,7 +72,7 @@ class BaseSessionContext(Context):
         return self._turn.entries
 
     def add_entries(self, more: SessionClaim) -> None:
-        """Add the entries of *more* to the turn. Called by the worker."""
+        """Add the entries of *more* to the turn. For internal use."""
         with self._lock:
             self._turn = self._turn.joined(more)
 
@@ -86,7 +86,7 @@ class BaseSessionContext(Context):
 
 
 class SessionContext(BaseSessionContext, Generic[M]):
-    """The context of a sync session handler; *M* is the type of a message."""
+    """The context of a sync session handler: a `Context` of the whole turn. *M* is the type of a message."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class SessionContext(BaseSessionContext, Generic[M]):
 
 
 class AsyncSessionContext(BaseSessionContext, Generic[M]):
-    """The context of an async session handler; *M* is the type of a message."""
+    """The context of an async session handler: a `Context` of the whole turn. *M* is the type of a message."""
 
     __slots__ = ()
 

@@ -47,7 +47,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
     limit: int
     """The maximum number of entries of a turn."""
     messages: Messages
-    """Encodes and decodes its messages."""
+    """Encodes and decodes its messages. For internal use."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         return TaskJob(self.kind, encoded[0], **task_options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return an entry with the task's options as defaults; raise `InvalidInput` if a message is invalid."""
+        """Return an entry with the task's options as defaults; raise if a message is invalid. For internal use."""
         merged = with_defaults(options, self.options)
         if merged.get("session") is None:
             raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
@@ -147,7 +147,7 @@ class SessionTaskDecorator(Protocol):
 
 
 class AsyncSessionTaskDecorator(Protocol):
-    """The same for an `AsyncQueue`."""
+    """The type of the decorator that `queue.session_task("kind", …)` returns, for an `AsyncQueue`."""
 
     @overload
     def __call__(

@@ -50,18 +50,21 @@ class BaseTask(Generic[P, R]):
     kind: str
     """The name under which its jobs are stored."""
     function: Callable[..., R]
+    """The function itself."""
     options: JobOptions
     """Default `enqueue` options for its jobs."""
     policy: Policy
+    """How the worker runs its attempts."""
     arguments: Arguments
+    """Encodes and decodes calls. For internal use."""
     is_async: bool
-    """Whether the function is a coroutine function."""
+    """Whether the function is a coroutine function. For internal use."""
     declared_in: str | None = None
-    """The module that declares it, if known; isolated processes import this module."""
+    """The module that declares it, if known, which isolated processes import. For internal use."""
     takes_context: bool = False
-    """Whether the worker passes the function its `Context` as first argument."""
+    """Whether the worker passes the function its `Context` as first argument. For internal use."""
     is_session_task: bool = False
-    """Whether the function handles the turns of sessions."""
+    """Whether the function handles the turns of sessions. For internal use."""
 
     def __init__(
         self, function: Callable[..., R], kind: str, task_options: TaskOptions, queue_reference: QueueReference[Any]
@@ -86,17 +89,17 @@ class BaseTask(Generic[P, R]):
         return TaskJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return a job with the task's options as defaults; raise `InvalidInput` if the payload is invalid."""
+        """Return a job with the task's options as defaults; raise if the payload is invalid. For internal use."""
         self.arguments.check(payload)
         return TaskJob(self.kind, payload, **with_defaults(options, self.options))
 
     @cached_property
     def decode_result(self) -> Decoder:
-        """The function that decodes a stored result by the return annotation."""
+        """The function that decodes a stored result by the return annotation. For internal use."""
         return result_decoder(self.function)
 
     def publication(self) -> Publication:
-        """Return what a worker publishes about this task; without a schema if it cannot be written."""
+        """Return what a worker publishes about this task; without a schema if it has none. For internal use."""
         try:
             schema_json = strict_json.encode(self._schema(), "schema", limits.KIND_SCHEMA_BYTES_MAX)
         except Exception as error:  # annotations are the user's code
@@ -110,7 +113,7 @@ class BaseTask(Generic[P, R]):
 
     @property
     def registry(self) -> TaskRegistry | None:
-        """The task registry of its queue; None if no queue is known yet."""
+        """The task registry of its queue; None if no queue is known yet. For internal use."""
         queue = self._queue_reference.known
         return None if queue is None else queue.tasks
 
@@ -206,13 +209,14 @@ class AsyncContextTask(AsyncTask[P, R]):
 
 
 AnyTask: TypeAlias = BaseTask[Any, Any]
+"""A task of any kind: `Task`, `ContextTask`, `SessionTask`, or their async forms."""
 
 MAIN_MODULES: Final = ("__main__", "__mp_main__")
 """The names of a program's main module: in the program itself, and in processes that it starts."""
 
 
 class TaskRegistry:
-    """The tasks of a queue, by kind. Thread-safe."""
+    """The tasks of a queue, by kind: `queue.tasks`. Supports `in`, `len` and iteration. Thread-safe."""
 
     _all: ClassVar[weakref.WeakSet[TaskRegistry]] = weakref.WeakSet()
 
@@ -223,11 +227,11 @@ class TaskRegistry:
 
     @classmethod
     def find_in_process(cls, kind: str) -> list[AnyTask]:
-        """Return the tasks of *kind* in all registries of this process."""
+        """Return the tasks of *kind* in all registries of this process. For internal use."""
         return [task for registry in cls._all if (task := registry._tasks.get(kind)) is not None]
 
     def add(self, *tasks: AnyTask) -> None:
-        """Add *tasks*; raise `Misconfigured` and add none if a kind is already registered with another function."""
+        """Add *tasks*; raise and add none if a kind is registered with another function. For internal use."""
         with self._lock:
             for task in tasks:
                 registered = self._tasks.get(task.kind, task)
@@ -253,7 +257,7 @@ class TaskRegistry:
         return f"; declared kinds: {kinds}{', …' if len(self._tasks) > _KINDS_SHOWN else ''}" if kinds else ""
 
     def complete(self, new: JobLike) -> JobLike:
-        """Return *new* with the options of its kind's task, its payload checked; unchanged if there is no task."""
+        """Return *new* with the options of its kind's task, if any, and its payload checked. For internal use."""
         if not self._tasks:
             return new
         kind, payload, options = parts_of(new)
@@ -261,7 +265,7 @@ class TaskRegistry:
         return new if task is None else task.completed(payload, options)
 
     def decode_result(self, job: Job) -> Any:
-        """Return the result of *job*, decoded by the return annotation of its task; as JSON if there is no task."""
+        """Return the result of *job*, decoded by the return annotation of its task, if any. For internal use."""
         task = self._tasks.get(job.kind)
         return job.result if task is None else task.decode_result(job.result)
 

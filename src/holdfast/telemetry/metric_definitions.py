@@ -5,16 +5,22 @@ Tests compare docs/telemetry.md and the dashboard with this list.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Literal
 
 
-class Metric(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Metric:
     """The definition of one Prometheus metric."""
 
     name: str
+    """Its name."""
     kind: Literal["gauge", "counter", "histogram"]
+    """Its type."""
     labels: tuple[str, ...]
+    """The names of its labels."""
     description: str
+    """What it measures."""
     source: Literal["store", "worker"]
     """`store` if it is read from the store and the same in every process, `worker` if one worker measures it."""
 

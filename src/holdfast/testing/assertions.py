@@ -23,17 +23,27 @@ class Expected(TypedDict, total=False):
     payload: Any
     """The payload: of an object only the given members are compared, at every depth; other values must be equal."""
     headers: Mapping[str, str]
+    """The headers: only the given ones are compared."""
     tags: Mapping[str, str]
+    """The tags: only the given ones are compared."""
     lane: str
+    """The lane."""
     tenant: str
+    """The tenant."""
     priority: int
+    """The priority."""
     delay: Duration
     """The seconds from its enqueue until it is due."""
     affinity: str | None
+    """The affinity."""
     requires: Sequence[str]
+    """The required capabilities, in any order."""
     dedupe_key: str | None
+    """The dedupe key."""
     max_attempts: int
+    """How many attempts it may use."""
     job_id: str
+    """The id."""
     states: Sequence[State]
     """The allowed states; by default the waiting ones: `scheduled`, `blocked` or `ready`."""
 

@@ -28,12 +28,12 @@ class ManualClock:
         return validation.datetime_of(self._now.wall_ms)
 
     def advance(self, seconds: Duration) -> None:
-        """Advance the time for due jobs and leases."""
+        """Advance both clocks by *seconds*: jobs become due and leases expire."""
         passed_ms = validation.duration_ms(seconds, "seconds", 0, limits.TIMESTAMP_MS_MAX)
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
     def travel_to(self, time: datetime) -> None:
-        """Advance the time to *time*."""
+        """Advance both clocks until the wall clock shows *time*."""
         passed_ms = validation.timestamp_ms(time, "time") - self._now.wall_ms
         if passed_ms < 0:
             raise InvalidInput("time", f"{time} has passed; use set_wall_clock to set the wall clock back")

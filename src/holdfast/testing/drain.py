@@ -45,7 +45,8 @@ def drain(
     passed to `connect`, time advances to the next due job, by *horizon* at most, until no job is left. Turns of
     sessions run when no other job is left; each counts as one attempt, represented by its first entry. An exception
     of a handler is raised here after its attempt is settled, unless `raises=False` or the handler chose its outcome
-    with it. More than *attempts_max* attempts raise `AssertionError`, because the drain may never end.
+    with it. More than *attempts_max* attempts, by default 10,000, raise `AssertionError`, because the drain may never
+    end.
     """
     draining = Drain(queue, options, clock, horizon, attempts_max)
     while (claim := draining.next()) is not None:

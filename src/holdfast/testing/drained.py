@@ -29,6 +29,7 @@ class Drained:
     """The attempts that a drain has run, in order."""
 
     ran: tuple[Ran, ...]
+    """The attempts; the object itself can be iterated too."""
 
     @property
     def counts(self) -> dict[str, int]:

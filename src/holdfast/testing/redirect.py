@@ -11,6 +11,7 @@ from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.sync_api.queue import Queue
 
 AnyQueue: TypeAlias = Queue | AsyncQueue
+"""A sync or an async queue."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
 
 
 class WorkerMetrics(AttemptObserver):
-    """Middleware that measures one worker."""
+    """Receives the measurements of one worker; `telemetry.metrics` returns one."""
 
     def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
         """Start measuring a worker with *concurrency* slots; *status* returns its status."""

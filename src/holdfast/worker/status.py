@@ -19,13 +19,17 @@ class RunningJob:
     """One job that a worker holds."""
 
     job_id: str
+    """The id of the job."""
     kind: str
+    """Its kind."""
     attempt: int
+    """The number of the attempt."""
     seconds: float | None
     """How long its handler has run; None while it waits for a slot."""
     entries: int = 1
     """The number of entries of a session's turn; the job is the first of them."""
     job_number: int = 0
+    """The number of the job."""
     phase: str | None = None
     """The phase that its handler reported last."""
     percent: float | None = None
@@ -54,12 +58,19 @@ class FailedAttempt:
     """An attempt that failed in a worker."""
 
     job_number: int
+    """The number of the job."""
     job_id: str
+    """The id of the job."""
     kind: str
+    """Its kind."""
     attempt: int
+    """The number of the attempt."""
     max_attempts: int
+    """How many attempts the job may use."""
     reason: str
+    """The short code of the failure."""
     message: str
+    """The message of the failure."""
     next_attempt_at: datetime | None
     """When the job may run again, by the store's wall clock; None if it has failed permanently."""
     session: str | None = None
@@ -95,7 +106,9 @@ class WorkerStatus:
     """The status of a worker, as `Worker.status` returns it."""
 
     worker: str
+    """The worker's name."""
     running: tuple[RunningJob, ...]
+    """The jobs that it holds, longest running first."""
     ended: dict[str, int]
     """The number of ended attempts by outcome; a turn counts as one.
 
@@ -103,6 +116,7 @@ class WorkerStatus:
     `released`, `lost`.
     """
     stopping: bool
+    """Whether it shuts down."""
     abandoned: int = 0
     """The number of handlers that keep running without a slot after the request to stop."""
     loaded: tuple[str, ...] = ()

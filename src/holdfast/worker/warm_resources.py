@@ -52,9 +52,13 @@ class WarmResources:
     """
 
     load: Hook | None = None
+    """Loads an affinity."""
     unload: Hook | None = None
+    """Unloads an affinity."""
     capacity: int = 1
+    """How many affinities may be loaded at once."""
     max_hold: Duration | None = None
+    """Seconds for which jobs of loaded affinities are preferred while others wait."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` if a value is invalid."""
@@ -67,7 +71,7 @@ class WarmResources:
 
     @property
     def max_hold_seconds(self) -> float | None:
-        """*max_hold* in seconds."""
+        """*max_hold* in seconds. For internal use."""
         return None if self.max_hold is None else validation.duration_ms(self.max_hold, "max_hold") / 1000
 
 

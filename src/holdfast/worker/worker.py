@@ -48,24 +48,25 @@ _STARTED_SECONDS = 0.05
 
 
 class Worker:
-    """Runs the tasks of *queue*, at most *concurrency* at once.
+    """Runs the tasks of *queue* until it is stopped, at most *concurrency* at once, by default 8.
 
     The options of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`)
     select the jobs; by default the worker claims jobs of every task of the queue, in the lanes of these tasks.
-    *grace* is the number of seconds to wait for running handlers on shutdown; jobs that still run then are released.
+    *grace* is the number of seconds to wait for running handlers on shutdown, by default 30; jobs that still run then
+    are released.
     *retention* is the number of seconds to keep finished jobs and events; with None, they are never deleted.
-    *metrics* receives measurements: see `holdfast.telemetry`. *timer* provides the time and the waits, for tests that
-    control time.
+    *metrics* receives measurements: see `telemetry.metrics`. *timer* replaces the real time and the waits, for tests
+    that control time.
 
     *warm* describes how the worker loads the affinities of its jobs; `affinity` then names those that are loaded at
     the start.
 
     With `isolate="process"` every handler runs in its own process, not only those of tasks that set `isolate`. For
     all isolated handlers, *memory_limit* is the limit in bytes unless the task sets its own, *recycle_after* the
-    number of attempts after which a process is replaced, and *kill_after* the number of seconds a handler may take to
-    stop.
+    number of attempts after which a process is replaced, by default 1,000, and *kill_after* the number of seconds a
+    handler may take to stop, by default 5.
 
-    Raises `HandlersStuck` if more handlers than there are slots keep running after the request to stop.
+    `run` raises `HandlersStuck` if more handlers than there are slots keep running after the request to stop.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Worker:
         recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
         kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
         metrics: WorkerMetrics | None = None,
-        timer: Timer = REAL_TIMER,
+        timer: Timer | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
         if not isinstance(queue, Queue | AsyncQueue):
@@ -109,12 +110,14 @@ class Worker:
             if name in options:
                 raise InvalidInput(name, "cannot be set; the worker controls it")
         self.name = validation.name(options.get("worker", ids.worker_name()), "worker")
+        """The worker's name."""
         self.incarnation = options.get("incarnation", uuid.uuid4().hex)
+        """The unique id of this start of the worker."""
         self._claim_options: ClaimOptions = {**options, "worker": self.name, "incarnation": self.incarnation}
         self._lease_seconds = check_claim(self._claim_options, limit=1, fresh_token="").lease_ms / 1000
         self._check_isolatable()
         self._metrics = metrics
-        self._timer = timer
+        self._timer = REAL_TIMER if timer is None else timer
         self._worker_loop: WorkerLoop | None = None
         self._events: EventQueue | None = None
         self._stop_requested = self._drain_requested = False

@@ -34,6 +34,8 @@ class AsyncContentWrites(ABC):
 
     _runner: AsyncRunner
 
+    # --- running attempts ------------------------------------------------------------------------------------------
+
     async def emit(self, claim: Claim | Lease, text: str, *, part: int | None = None) -> int:
         """Append *text* to the output of a running job, or raise `LeaseLost`; return the number of its chunk.
 
@@ -75,7 +77,7 @@ class AsyncContentReads:
     ) -> OutputPage:
         """Return chunks of a job's output after the chunk with the number *after*, in order, without waiting.
 
-        Raises `JobNotFound` if there is no such job.
+        A page has up to *limit* chunks, by default 100. Raises `JobNotFound` if there is no such job.
         """
         after = validation.integer(after, "after", 0, _NUMBER_MAX)
         limit = validation.integer(limit, "limit", 1, limits.OUTPUT_PAGE_MAX)
@@ -172,7 +174,7 @@ class AsyncUploads(AsyncNamespace):
     ) -> Upload:
         """Upload bytes, a binary file or an iterable of bytes, up to 64 MiB, and return the finished upload.
 
-        Use `Upload.artifact` to link it.
+        Use `Upload.artifact` to link it. It is deleted after *expires* seconds, by default a day, unless linked.
         """
         pieces = validate_calls.pieces(source)
         upload = await self.begin(tenant=tenant, expires=expires)
@@ -183,7 +185,10 @@ class AsyncUploads(AsyncNamespace):
         return await self.finish(upload.id, size=upload.size, digest=digest.hexdigest(), tenant=tenant)
 
     async def begin(self, *, tenant: str = DEFAULT_NAME, expires: Duration = _UPLOAD_SECONDS) -> Upload:
-        """Begin an upload of up to 64 MiB in chunks; it is deleted after *expires* seconds, unless it is linked."""
+        """Begin an upload of up to 64 MiB in chunks; it is deleted after *expires* seconds unless linked.
+
+        The default of *expires* is a day.
+        """
         tenant = validation.name(tenant, "tenant")
         expires_ms = validation.duration_ms(expires, "expires", 1, limits.UPLOAD_MS_MAX)
         return await self._runner.write(artifact_operations.begin_upload, ids.upload_id(), tenant, expires_ms)

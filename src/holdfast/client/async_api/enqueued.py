@@ -15,7 +15,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class AsyncEnqueued(Generic[R_co]):
-    """The job of an enqueue, and whether it is new."""
+    """An enqueued job: whether it is new, and access to its result."""
 
     __slots__ = ("_queue", "created", "job")
 

@@ -18,7 +18,7 @@ from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
 from holdfast.client.middleware import CheckedSettlements
 from holdfast.client.queue_state import QueueState
-from holdfast.client.validate_calls import Held
+from holdfast.client.validate_calls import Held, Params
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import (
     Claim,
@@ -256,7 +256,7 @@ class AsyncJobMethods(AsyncContentWrites):
 
 
 class AsyncTransaction(AsyncJobMethods):
-    """Methods that join an open transaction: they commit with it or not at all.
+    """A queue within an open transaction: what its methods write is committed with it or not at all.
 
     A call that raises has changed nothing; the caller may catch the error and continue.
     """
@@ -271,7 +271,7 @@ class AsyncTransaction(AsyncJobMethods):
         self.sessions = AsyncTurns(self)
         """Settles and extends turns of sessions."""
 
-    async def execute(self, sql: str, params: validate_calls.Params = ()) -> list[Any]:
+    async def execute(self, sql: str, params: Params = ()) -> list[Any]:
         """Run the caller's SQL in the transaction and return the rows.
 
         *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
@@ -333,13 +333,16 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
 
     @property
     def store(self) -> Store:
-        """The store, for a worker, which needs its own connections."""
+        """The store, for a worker, which needs its own connections. For internal use."""
         return self._state.store
 
     # --- claim -----------------------------------------------------------------------------------------------------
 
     async def claim(self, **options: Unpack[ClaimOptions]) -> Claim | None:
-        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options."""
+        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options.
+
+        Raises `Conflict` if the given *lease_token* belongs to a claim of other jobs.
+        """
         if "limit" in options:
             raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
         with self._runner.leasing() as leasing:
@@ -467,7 +470,7 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         after: str | None = None,
         limit: int = limits.PAGE_DEFAULT,
     ) -> JobPage:
-        """Return a page of jobs, newest first, and the cursor for the next page.
+        """Return a page of up to *limit* jobs, by default 100, newest first, and the cursor for the next page.
 
         *state* is one state or several. A single finished state is sorted by finish time, everything else by enqueue
         order. *session* selects the entries of a session of *tenant*, by default of the default tenant. *older_than*
@@ -501,7 +504,8 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     ) -> EventPage:
         """Return recorded events after the cursor *after*, in order; by default from the oldest stored event.
 
-        With *tenant*, a page may be empty although more events follow: continue until the cursor no longer changes.
+        A page has up to *limit* events, by default 100. With *tenant*, a page may be empty although more events
+        follow: continue until the cursor no longer changes.
         Raises `EventsPruned` if events after the cursor were deleted before they were read.
         """
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)

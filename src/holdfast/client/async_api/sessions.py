@@ -36,7 +36,7 @@ _CLAIM_SECONDS = 1.0
 
 
 class AsyncTurns(AsyncNamespace):
-    """The methods on turns that can join a transaction."""
+    """Settles and extends turns of sessions, also within a transaction: `tx.sessions`."""
 
     async def heartbeat(self, turn: SessionClaim | TurnLease, *, lease: Duration | None = None) -> Renewal:
         """Extend the lease of a turn as a whole by *lease*, by default its original length, or raise `LeaseLost`.
@@ -144,6 +144,9 @@ class AsyncSessions(AsyncTurns):
         lease_token: str | None = None,
     ) -> SessionLease:
         """Become the only owner of a session until the lease expires, is closed or is taken over.
+
+        The lease lasts *lease* seconds, by default 30, unless `renew` extends it. The owner is *worker* and
+        *incarnation*, by default this host and process and this queue object.
 
         Raises `Conflict` while another worker owns the session or holds a claim on it. With *take_over* that worker
         loses its session lease and its claims. Repeating the call with the same *lease_token* returns the same

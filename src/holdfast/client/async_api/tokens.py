@@ -47,7 +47,10 @@ class AsyncTokens(AsyncNamespace):
         overlap: Duration = limits.TOKEN_OVERLAP_MS_DEFAULT / 1000,
         actor: str | None = None,
     ) -> NewToken:
-        """Create a token with the same grants; the old one expires after *overlap* seconds, by default a day."""
+        """Create a token with the same grants; the old one expires after *overlap* seconds, by default a day.
+
+        Raises `TokenNotFound`, and `Conflict` if the old one has expired or was revoked.
+        """
         token_id = validation.name(token_id, "token_id")
         overlap_ms = validation.duration_ms(overlap, "overlap")
         new_id, secret = ids.token_id(), ids.token_secret()
@@ -62,12 +65,12 @@ class AsyncTokens(AsyncNamespace):
         return NewToken(token, f"hf_{new_id}_{secret}")
 
     async def revoke(self, token_id: str, *, actor: str | None = None) -> Token:
-        """Revoke a token at once; servers end its streams within a second."""
+        """Revoke a token at once and return it; servers end its streams within a second. Raises `TokenNotFound`."""
         token_id = validation.name(token_id, "token_id")
         return await self._runner.write(access_operations.revoke_token, token_id, validate_calls.actor(actor))
 
     async def list(self, *, limit: int = limits.PAGE_DEFAULT) -> builtins.list[Token]:
-        """Return the tokens that were created last, without their secrets."""
+        """Return the tokens that were created last, up to *limit*, by default 100, without their secrets."""
         return await self._runner.read(
             access_operations.tokens, validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         )

@@ -93,7 +93,10 @@ class Admin(Namespace):
         self._runner.write(access_operations.record, validate_calls.actor(actor), action, target, detail or {})
 
     def audit_log(self, *, before: int | None = None, limit: int = limits.PAGE_DEFAULT) -> list[AuditEntry]:
-        """Return the newest entries of the audit log, or those *before* the number of an entry, newest first."""
+        """Return the newest entries of the audit log, newest first: up to *limit*, by default 100.
+
+        *before* is the number of an entry: continue with those before it.
+        """
         before = _BEYOND if before is None else validation.integer(before, "before", 0, _BEYOND)
         return self._runner.read(
             access_operations.audit_log, before, validation.integer(limit, "limit", 1, limits.PAGE_MAX)
@@ -102,7 +105,7 @@ class Admin(Namespace):
     # --- workers ---------------------------------------------------------------------------------------------------
 
     def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
-        """Return the workers that were active last, with their subscriptions, held jobs and last heartbeat."""
+        """Return the workers that were active last, up to *limit*, by default 100, as they last reported."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return self._runner.read(job_operations.newest_workers, limit)
 

@@ -35,6 +35,8 @@ class ContentWrites(ABC):
 
     _runner: SyncRunner
 
+    # --- running attempts ------------------------------------------------------------------------------------------
+
     def emit(self, claim: Claim | Lease, text: str, *, part: int | None = None) -> int:
         """Append *text* to the output of a running job, or raise `LeaseLost`; return the number of its chunk.
 
@@ -76,7 +78,7 @@ class ContentReads:
     ) -> OutputPage:
         """Return chunks of a job's output after the chunk with the number *after*, in order, without waiting.
 
-        Raises `JobNotFound` if there is no such job.
+        A page has up to *limit* chunks, by default 100. Raises `JobNotFound` if there is no such job.
         """
         after = validation.integer(after, "after", 0, _NUMBER_MAX)
         limit = validation.integer(limit, "limit", 1, limits.OUTPUT_PAGE_MAX)
@@ -173,7 +175,7 @@ class Uploads(Namespace):
     ) -> Upload:
         """Upload bytes, a binary file or an iterable of bytes, up to 64 MiB, and return the finished upload.
 
-        Use `Upload.artifact` to link it.
+        Use `Upload.artifact` to link it. It is deleted after *expires* seconds, by default a day, unless linked.
         """
         pieces = validate_calls.pieces(source)
         upload = self.begin(tenant=tenant, expires=expires)
@@ -184,7 +186,10 @@ class Uploads(Namespace):
         return self.finish(upload.id, size=upload.size, digest=digest.hexdigest(), tenant=tenant)
 
     def begin(self, *, tenant: str = DEFAULT_NAME, expires: Duration = _UPLOAD_SECONDS) -> Upload:
-        """Begin an upload of up to 64 MiB in chunks; it is deleted after *expires* seconds, unless it is linked."""
+        """Begin an upload of up to 64 MiB in chunks; it is deleted after *expires* seconds unless linked.
+
+        The default of *expires* is a day.
+        """
         tenant = validation.name(tenant, "tenant")
         expires_ms = validation.duration_ms(expires, "expires", 1, limits.UPLOAD_MS_MAX)
         return self._runner.write(artifact_operations.begin_upload, ids.upload_id(), tenant, expires_ms)
