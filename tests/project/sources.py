@@ -6,8 +6,10 @@ import ast
 import functools
 import re
 from collections.abc import Iterable, Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
@@ -91,6 +93,16 @@ def table_rows(page: Path) -> dict[str, list[str]]:
         if line.startswith("|") and (code := re.fullmatch(r"`([^`]+)`", cells[0])):
             rows[code[1]] = cells[1:]
     return rows
+
+
+def load_script(name: str) -> Any:
+    """Return a script of the project as a module."""
+    loader = SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def assert_none(offenders: Iterable[object]) -> None:

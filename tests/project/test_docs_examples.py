@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import functools
 import io
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
 import holdfast
 from tests.project.sources import DOCS, PACKAGE, PAGES, ROOT, assert_none
 from tests.support.command_line import environment, run
+from tests.support.postgres_schemas import migrated_schema
+from tests.support.postgres_server import database_url
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^\s*#> ?(.*)$", re.MULTILINE)
@@ -52,8 +57,7 @@ def test_the_examples_of_a_page_run_and_print_the_shown_output(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    try:
+    with _queues_closed({"__name__": "__main__"}) as namespace:
         for block in _blocks(page):
             match block.language:
                 case "python":
@@ -62,6 +66,23 @@ def test_the_examples_of_a_page_run_and_print_the_shown_output(
                     _run_commands(page, block)
                 case _:
                     pass
+
+
+@pytest.mark.slow("the example runs a worker")
+def test_the_api_in_one_screen_is_the_same_on_postgresql() -> None:
+    page = DOCS / "api-in-one-screen.md"
+    [block] = [block for block in _blocks(page) if block.language == "python"]
+    connected = block._replace(text=block.text.replace('("jobs.db")', "(**options)"))
+    with migrated_schema() as schema:
+        options = {"schema": schema, "url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}"}
+        with _queues_closed({"__name__": "__main__", "options": options}) as namespace:
+            _run_python(page, connected, namespace)
+
+
+@contextlib.contextmanager
+def _queues_closed(namespace: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        yield namespace
     finally:
         for value in namespace.values():
             if isinstance(value, holdfast.Queue):
@@ -90,16 +111,32 @@ def _run_commands(page: Path, block: Block) -> None:
 def test_a_block_names_its_language_or_is_a_drawing() -> None:
     for page in PAGES:
         for block in _blocks(page):
-            assert block.language in {"python", "console", "text", ""}
+            # Blocks in `py` are checked by mypy in tests/type_checks.
+            type_checked = block.language == "py" and page.name == "typing.md"
+            assert type_checked or block.language in {"python", "console", "text", ""}
             if not block.language:
                 assert "import holdfast" not in block.text, f"{page.name}, line {block.line} is not run"
 
 
-def test_links_of_a_page_lead_to_existing_files() -> None:
+def test_links_of_a_page_lead_to_existing_files_and_headings() -> None:
+    broken = []
     for page in [*PAGES, *DOCS.rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+        for file, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            target = page.parent / file if file else page
+            if "://" in file or (target.exists() and (not anchor or anchor in _anchors(target))):
+                continue
+            broken.append(f"{page.relative_to(ROOT)} links to {file}#{anchor}")
+
+    assert_none(broken)
+
+
+@functools.cache
+def _anchors(page: Path) -> set[str]:
+    """Return the fragments to which a link into a page may lead: its headings, and its explicit anchors."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
 
 
 def test_contributing_and_decisions_name_only_files_that_exist() -> None:

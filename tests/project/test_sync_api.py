@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import ast
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 
-from tests.project.sources import ROOT, assert_none
+from tests.project.sources import assert_none, load_script
 
-
-def _make_sync() -> Any:
-    loader = SourceFileLoader("make_sync", str(ROOT / "scripts" / "make-sync"))
-    spec = spec_from_loader("make_sync", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-MAKE_SYNC = _make_sync()
-GENERATED: dict[Path, str] = MAKE_SYNC.generate()
+GENERATED: dict[Path, str] = load_script("make-sync").generate()
 
 
 def _meaning(text: str) -> tuple[str, list[str]]:
