@@ -20,7 +20,7 @@ import holdfast
 from bench.holdfast_candidates import HoldfastSession
 from bench.worker import drain_seconds
 from holdfast import telemetry
-from holdfast.worker.observed_attempts import WorkerMetrics
+from holdfast.worker.status import WorkerMetrics
 
 JOBS = 10_000
 SINGLE = 500

@@ -26,7 +26,7 @@ from rich.console import Console
 import holdfast
 from bench.candidates import BATCH
 from bench.holdfast_candidates import HoldfastSession
-from holdfast.worker.observed_attempts import WorkerMetrics
+from holdfast.worker.status import WorkerMetrics
 from holdfast.worker.worker import Worker
 
 JOBS = 10_000

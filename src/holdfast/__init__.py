@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.async_api.enqueued import AsyncEnqueued
     from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
     from holdfast.client.connect import connect, connect_async
+    from holdfast.client.middleware import Middleware
     from holdfast.client.sync_api.enqueued import Enqueued
     from holdfast.client.sync_api.queue import Queue, Transaction
     from holdfast.domain.artifacts import Artifact
@@ -76,6 +77,7 @@ __all__ = [
     "JobNotFound",
     "Lease",
     "LeaseLost",
+    "Middleware",
     "Misconfigured",
     "NewJob",
     "Outcome",
@@ -106,6 +108,7 @@ _NAMES_BY_MODULE = {
     "client.async_api.enqueued": "AsyncEnqueued",
     "client.async_api.queue": "AsyncQueue AsyncTransaction",
     "client.connect": "connect connect_async",
+    "client.middleware": "Middleware",
     "client.sync_api.enqueued": "Enqueued",
     "client.sync_api.queue": "Queue Transaction",
     "domain.artifacts": "Artifact",

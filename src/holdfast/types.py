@@ -6,6 +6,7 @@ from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
 from holdfast.client.async_api.tokens import AsyncTokens
+from holdfast.client.middleware import ClaimCall, EndedAttempt, JobDraft
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import Uploads
 from holdfast.client.sync_api.kinds import Kinds
@@ -31,6 +32,7 @@ from holdfast.domain.results import (
     Pruned,
     Requeued,
     Skipped,
+    StoredJob,
     StoreReport,
     Tally,
     Waiting,
@@ -64,8 +66,10 @@ __all__ = [
     "Backlog",
     "CancelReport",
     "CheckpointOptions",
+    "ClaimCall",
     "ClaimOptions",
     "ContextTask",
+    "EndedAttempt",
     "EnqueueOptions",
     "Event",
     "EventPage",
@@ -73,6 +77,7 @@ __all__ = [
     "Failure",
     "Finding",
     "Grants",
+    "JobDraft",
     "JobOptions",
     "JobPage",
     "Kind",
@@ -97,6 +102,7 @@ __all__ = [
     "Settlement",
     "Skipped",
     "StoreReport",
+    "StoredJob",
     "Tally",
     "Task",
     "TaskOptions",

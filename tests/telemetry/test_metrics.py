@@ -20,7 +20,7 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
-from tests.worker.workers import RENEWED_LEASE_SECONDS, Outage, live, running_worker, wait_finished
+from tests.worker.workers import RENEWED_LEASE_SECONDS, Outage, live, running_worker, wait_finished, without_tasks
 
 
 def scraped(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -117,6 +117,28 @@ def test_a_job_settled_in_its_handlers_own_transaction_is_counted_as_done(queue:
         wait_until(lambda: bool(working.worker.status().ended))
 
     assert sample(metrics, "holdfast_jobs_finished_total", lane="default", kind="task", state="done") == 1
+
+
+def test_each_entry_of_a_turn_is_counted_and_the_run_once(queue: holdfast.Queue) -> None:
+    metrics = telemetry.metrics(queue)
+
+    @queue.session_task("chat", join=True)
+    def chat(context: holdfast.SessionContext[int], messages: list[int]) -> None: ...
+
+    made = [queue.enqueue("chat", n, session="s", join=True) for n in range(3)]
+    without_tasks(queue).enqueue("chat", "no number", session="s", join=True)
+    with running_worker(queue, metrics=metrics) as working:
+        for one in made:
+            wait_finished(queue, one.id)
+        wait_until(lambda: bool(working.worker.status().ended))
+
+    whose = {"lane": "default", "kind": "chat"}
+    assert sample(metrics, "holdfast_job_wait_seconds_count", **whose) == 4
+    assert sample(metrics, "holdfast_job_run_seconds_count", **whose) == 1
+    assert sample(metrics, "holdfast_attempts_total", **whose, outcome="done") == 3
+    assert sample(metrics, "holdfast_attempts_total", **whose, outcome="failed") == 1
+    assert sample(metrics, "holdfast_jobs_finished_total", **whose, state="done") == 3
+    assert sample(metrics, "holdfast_jobs_finished_total", **whose, state="failed") == 1
 
 
 def test_a_expire_is_counted_when_its_job_is_claimed_again(queue: holdfast.Queue, clock: ManualClock) -> None:

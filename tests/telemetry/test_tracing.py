@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
 from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry, testing
+from holdfast.types import EndedAttempt
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -149,6 +150,60 @@ def test_a_transaction_and_an_awaited_queue_are_traced_as_well(harness: Harness,
     assert "traceparent" in result.job.headers
 
 
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_and_a_settle_of_a_turn_are_joined_to_the_enqueues(traced: holdfast.Queue, spans: Spans) -> None:
+    made = [traced.enqueue("chat", n, session="s", join=True) for n in range(2)]
+    turn = traced.sessions.claim("s", worker="w")
+    assert turn is not None
+    traced.sessions.settle(turn, Done(follow_ups=[NewJob("next")]))
+
+    enqueued, claimed, settled = spans.all("enqueue chat"), spans.one("claim default"), spans.all("settle chat")
+    assert links(claimed) == [context_of(span).span_id for span in enqueued]
+    assert claimed.attributes is not None
+    assert claimed.attributes["holdfast.session"] == "s"
+    assert claimed.attributes["messaging.batch.message_count"] == 2
+    by_id = {span.attributes["messaging.message.id"]: span for span in settled if span.attributes}
+    assert all(is_below(by_id[one.id], span) for one, span in zip(made, enqueued, strict=True))
+    assert {span.attributes["holdfast.job.state"] for span in settled if span.attributes} == {"done"}
+    assert is_below(spans.one("enqueue next"), by_id[made[0].id])
+
+
+def test_a_turn_that_is_refused_says_so(traced: holdfast.Queue, spans: Spans, clock: ManualClock) -> None:
+    traced.enqueue("chat", session="s")
+    turn = traced.sessions.claim_next(lease=1)
+    assert turn is not None
+    clock.advance(2)
+
+    with pytest.raises(holdfast.LeaseLost):
+        traced.sessions.settle(turn, Done())
+
+    assert spans.one("settle chat").status.status_code is StatusCode.ERROR
+
+
+def test_a_worker_runs_a_turn_below_its_first_entry_and_links_the_others(
+    traced: holdfast.Queue, spans: Spans
+) -> None:
+    seen: list[int] = []
+
+    @traced.session_task("chat", join=True)
+    async def chat(context: holdfast.AsyncSessionContext[int], messages: list[int]) -> None:
+        seen.append(api.get_current_span().get_span_context().span_id)
+
+    for n in range(2):
+        traced.enqueue("chat", n, session="s", join=True)
+    testing.drain(traced)
+
+    enqueued, run = spans.all("enqueue chat"), spans.one("run chat")
+    assert seen == [context_of(run).span_id]
+    assert is_below(run, enqueued[0])
+    assert links(run) == [context_of(span).span_id for span in enqueued]
+    assert run.attributes is not None
+    assert run.attributes["holdfast.session"] == "s"
+    assert run.attributes["messaging.batch.message_count"] == 2
+
+
 # --- in a worker ---------------------------------------------------------------------------------------------------
 
 
@@ -242,9 +297,9 @@ def test_a_handler_that_ran_elsewhere_has_its_span_once_it_is_over(traced: holdf
     claim = traced.claim()
     assert claim is not None
     job = traced.settle(claim, Failed("killed", reason="memory_limit"))
-    [observer] = traced._state.observers
+    [tracing] = traced._state.middleware
 
-    observer.ended(claim, "failed", job, 2.5)
+    tracing.ended(EndedAttempt([claim], "failed", [job], 2.5, isolated=True))
 
     run = spans.one("run mail")
     assert is_below(run, spans.one("enqueue mail"))
@@ -260,9 +315,9 @@ def test_an_attempt_that_never_ran_has_no_span(traced: holdfast.Queue, spans: Sp
     traced.enqueue("mail")
     claim = traced.claim()
     assert claim is not None
-    [observer] = traced._state.observers
+    [tracing] = traced._state.middleware
 
-    observer.ended(claim, "released", None, None)
+    tracing.ended(EndedAttempt([claim], "released", [], None, isolated=True))
 
     assert spans.all("run mail") == []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NewJob, Queue, Worker
-from holdfast.worker.observed_attempts import WorkerMetrics
+from holdfast.worker.status import WorkerMetrics
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer

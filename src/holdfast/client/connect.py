@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.middleware import Middleware, check_middleware
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
@@ -40,13 +42,15 @@ def connect(
     schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
     clock: Clock | None = None,
+    middleware: Sequence[Middleware] = (),
 ) -> Queue:
     """Return the queue at *url*: the path of a SQLite file, `:memory:` for a temporary queue, or `postgresql://…`.
 
     Without *url* the environment variable `HOLDFAST_URL` names the queue.
 
     With `migrate=False` the first use raises unless the schema exists and is current. *clock* replaces the store's
-    clock, for tests.
+    clock, for tests. *middleware* runs around each enqueue, claim, run and settle, also in workers; the first is the
+    outermost.
 
     SQLite: *url* may also be `sqlite:///path` or a `pathlib.Path`. Relative paths and symbolic links are resolved
     here, so a later `os.chdir` has no effect. With `durability="relaxed"` a power failure may lose the last commits;
@@ -57,7 +61,8 @@ def connect(
     *url* is that of a connection pooler that does not support LISTEN.
     """
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
-    return queue_on(_store(options))
+    checked = check_middleware(middleware)
+    return Queue(QueueState(_store(options), middleware=checked))
 
 
 def connect_async(
@@ -69,10 +74,12 @@ def connect_async(
     schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
     clock: Clock | None = None,
+    middleware: Sequence[Middleware] = (),
 ) -> AsyncQueue:
     """Return the queue at *url*, as `connect` does, with async methods."""
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
-    return async_queue_on(_store(options))
+    checked = check_middleware(middleware)
+    return AsyncQueue(QueueState(_store(options), middleware=checked))
 
 
 def queue_on(store: Store) -> Queue:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from holdfast.client import ids
-from holdfast.client.middleware import Around, AttemptObserver, CheckedSettlements, Middleware
-from holdfast.domain.claims import Claim, ClaimOptions, ClaimRequest, Settlement
+from holdfast.client.middleware import (
+    Around,
+    CheckedSettlements,
+    EnqueueCall,
+    Middleware,
+    SettleCall,
+    claim_call,
+    overriding,
+)
+from holdfast.domain.claims import Claim, ClaimOptions, ClaimRequest
 from holdfast.domain.new_job import CheckedJob
-from holdfast.domain.results import StoredJob
+from holdfast.domain.session_claims import SessionRequest
 from holdfast.storage.store import Store
 from holdfast.tasks.task import TaskRegistry
 
@@ -30,18 +39,18 @@ class QueueState:
     claimer: ClaimOptions = field(default_factory=this_process)
     """The worker and incarnation of claims that do not give them."""
     middleware: tuple[Middleware, ...] = ()
-    """Runs around each enqueue, claim and settle; the first is the outermost."""
-    observers: tuple[AttemptObserver, ...] = ()
-    """The objects that workers notify of their attempts."""
+    """Runs around each enqueue, claim, run and settle; the first is the outermost."""
 
-    def around_enqueue(self, jobs: Sequence[CheckedJob]) -> Around[Sequence[CheckedJob], Sequence[StoredJob]]:
+    def enqueuing(self, jobs: Sequence[CheckedJob]) -> EnqueueCall:
         """Return a context in which a call stores *jobs*."""
-        return Around([one.enqueue for one in self.middleware], jobs)
+        return EnqueueCall(self.middleware, jobs)
 
-    def around_claim(self, request: ClaimRequest) -> Around[ClaimRequest, Sequence[Claim]]:
-        """Return a context in which a call leases jobs."""
-        return Around([one.claim for one in self.middleware], request)
+    def claiming(self, request: ClaimRequest | SessionRequest) -> Around[Sequence[Claim]]:
+        """Return a context in which a call leases jobs or entries."""
+        called = claim_call(request)
+        calls = [partial(one.claim, called) for one in overriding(self.middleware, "claim")]
+        return Around(calls, refusing=False)
 
-    def around_settle(self, outcomes: CheckedSettlements) -> Around[CheckedSettlements, Sequence[Settlement]]:
+    def settling(self, outcomes: CheckedSettlements) -> SettleCall:
         """Return a context in which a call records *outcomes*."""
-        return Around([one.settle for one in self.middleware], outcomes)
+        return SettleCall(self.middleware, outcomes)

@@ -426,6 +426,10 @@ def with_publication(new: CheckedJob, publication: Publication | None) -> Checke
         if option not in new.given and option not in excluded
         for field, value in fields.items()
     }
+    if "tags_json" in changes and settings.tags_json != _NO_STRINGS:
+        # The caller gave no tags, so middleware has added these.
+        tags = {**strict_json.decode(changes["tags_json"]), **strict_json.decode(settings.tags_json)}
+        changes["tags_json"] = _strings({"tags": tags}, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX)
     if not changes:
         return new._replace(given=None)
     route = settings.route._replace(**{field: changes.pop(field) for field in RouteKey._fields if field in changes})

@@ -16,11 +16,13 @@ CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
 COUNT_BY: Final[tuple[CountBy, ...]] = ("state", "kind", "lane", "tenant", "failure_class")
 
 
-class StoredJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredJob:
     """The job that an enqueue stored or found, and whether it is new."""
 
     job: Job
     created: bool
+    """Whether the call created the job; false if it found a duplicate."""
 
 
 class JobFilter(NamedTuple):

@@ -42,6 +42,8 @@ class QueueReference(Generic[Q]):
 
     def __init__(self, queue: Q | None = None) -> None:
         self.known = queue
+        self.included_in: str | None = None
+        """The module that includes a collection in its queue, if known; isolated processes import this module."""
 
     @property
     def queue(self) -> Q:
@@ -248,3 +250,4 @@ def _include(queue: _TaskMethods, collection: _TaskMethods, *, again: bool) -> N
         collection._queue_reference.check_unbound(queue)
     queue.tasks.add(*collection.tasks)
     collection._queue_reference.known = queue
+    collection._queue_reference.included_in = sys._getframe(2).f_globals.get("__name__")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -12,6 +12,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.middleware import ClaimCall, EndedAttempt
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import validation
 from holdfast.domain.claims import Claim
@@ -20,8 +21,7 @@ from holdfast.domain.job import FINISHED, Job, row_of
 from holdfast.telemetry import metric_definitions
 from holdfast.telemetry.metric_definitions import Metric
 from holdfast.telemetry.store_metrics import StoreCollector
-from holdfast.worker.observed_attempts import WorkerMetrics
-from holdfast.worker.status import WorkerStatus
+from holdfast.worker.status import WorkerMetrics, WorkerStatus
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -81,7 +81,7 @@ class Metrics(WorkerMetrics):
         self.registry.register(self._status)
         self.registry.register(StoreCollector(queue))
 
-    # --- callbacks -------------------------------------------------------------------------------------------------
+    # --- the worker ------------------------------------------------------------------------------------------------
 
     def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
         """Start measuring a worker, and serve the metrics if a port was given."""
@@ -100,8 +100,9 @@ class Metrics(WorkerMetrics):
             server.server_close()
             thread.join()
 
-    def claimed(self, claims: Sequence[Claim]) -> None:
-        """Measure how long these jobs waited."""
+    def claim(self, call: ClaimCall) -> Generator[None, Sequence[Claim], None]:  # noqa: ARG002
+        """Measure how long the claimed jobs and entries waited."""
+        claims = yield
         for claim in claims:
             job = claim.job
             row = row_of(job)
@@ -110,16 +111,21 @@ class Metrics(WorkerMetrics):
             if job.suspect:
                 self._child(self._expires, job.lane, job.kind).inc()
 
-    def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
-        """Count an ended attempt, and its job if the job has finished."""
-        lane, kind = claim.job.lane, claim.job.kind
-        self._child(self._attempts, lane, kind, outcome).inc()
-        if seconds is not None:
-            self._child(self._run, lane, kind).observe(seconds)
-        # A handler's own transaction always settles its job as done.
-        state = outcome if job is None else job.state
-        if state in FINISHED:
-            self._child(self._finished, lane, kind, state).inc()
+    def ended(self, attempt: EndedAttempt) -> None:
+        """Count an ended attempt of a job, or of each entry of a turn, and the jobs that have finished."""
+        if attempt.seconds is not None:
+            job = attempt.claim.job
+            self._child(self._run, job.lane, job.kind).observe(attempt.seconds)
+        jobs: Sequence[Job | None] = attempt.jobs or [None] * len(attempt.claims)
+        for claim, settled in zip(attempt.claims, jobs, strict=True):
+            lane, kind = claim.job.lane, claim.job.kind
+            # An entry that cannot be decoded fails although the turn is done.
+            failed = settled is not None and settled.outcome == "failed"
+            self._child(self._attempts, lane, kind, "failed" if failed else attempt.outcome).inc()
+            # A handler's own transaction always settles its job as done.
+            state = attempt.outcome if settled is None else settled.state
+            if state in FINISHED:
+                self._child(self._finished, lane, kind, state).inc()
 
     def _child(self, metric: M, *labels: str) -> M:
         """Return the child of *metric* with these labels; this cache is faster than `labels()`."""

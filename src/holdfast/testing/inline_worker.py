@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
+from holdfast.client.middleware import EndedAs
 from holdfast.client.sync_api.queue import Queue
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import failures
@@ -24,7 +25,6 @@ from holdfast.tasks.control_flow import Cancelled, OutcomeRequest
 from holdfast.testing.redirect import AnyQueue
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal, outcome_name
 from holdfast.worker.executors import run_async, run_blocking
-from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.output import emitted, fail_refused
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.transactions import offer_transaction
@@ -66,8 +66,8 @@ class InlineAttempt:
         self._error: BaseException | None = None
         if self.attempt.task.takes_context:
             offer_transaction(self.attempt, queue._state)
-        self._observers = queue._state.observers
-        observe_attempts(self._observers, [self.attempt])
+        self._middleware = queue._state.middleware
+        self.attempt.wrap_handler(self._middleware)
         wrap = self._record_error_async if self.attempt.task.is_async else self._record_error
         self.attempt.function = wrap(self.attempt.function)
 
@@ -111,43 +111,43 @@ class InlineAttempt:
             await asyncio.to_thread(run_blocking, self.attempt)
 
     def settle(self, queue: Queue) -> Ran:
-        """Settle the outcome of the handler and report it to observers."""
+        """Settle the outcome of the handler and report it to middleware."""
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
-            return self._ended(queue.get(job_id), "done" if attempt.settled else "lost")
+            return self._ended([queue.get(job_id)], "done" if attempt.settled else "lost")
         WorkerCalls(queue.store).flush_output(emitted([attempt]))
         fail_refused([attempt])
         outcome = attempt.outcome
         try:
-            job = attempt.settle(queue, outcome)
+            jobs = attempt.settle(queue, outcome)
         except LeaseLost:
-            return self._ended(queue.get(job_id), "lost")
+            return self._ended([queue.get(job_id)], "lost")
         except HoldfastError as refusal:
             self._error, outcome = refusal, failure_from_refusal(refusal)
-            job = attempt.settle(queue, outcome)
-        return self._ended(job, outcome_name(outcome))
+            jobs = attempt.settle(queue, outcome)
+        return self._ended(jobs, outcome_name(outcome))
 
     async def settle_async(self, queue: AsyncQueue) -> Ran:
         """Do the same in a running event loop."""
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
-            return self._ended(await queue.get(job_id), "done" if attempt.settled else "lost")
+            return self._ended([await queue.get(job_id)], "done" if attempt.settled else "lost")
         await AsyncWorkerCalls(queue.store).flush_output(emitted([attempt]))
         fail_refused([attempt])
         outcome = attempt.outcome
         try:
-            job = await attempt.settle_async(queue, outcome)
+            jobs = await attempt.settle_async(queue, outcome)
         except LeaseLost:
-            return self._ended(await queue.get(job_id), "lost")
+            return self._ended([await queue.get(job_id)], "lost")
         except HoldfastError as refusal:
             self._error, outcome = refusal, failure_from_refusal(refusal)
-            job = await attempt.settle_async(queue, outcome)
-        return self._ended(job, outcome_name(outcome))
+            jobs = await attempt.settle_async(queue, outcome)
+        return self._ended(jobs, outcome_name(outcome))
 
-    def _ended(self, job: Job, outcome: str) -> Ran:
-        for observer in self._observers:
-            observer.ended(self.attempt.claim, outcome, job, self.attempt.run_seconds)
-        return Ran(job, outcome, self._error)
+    def _ended(self, jobs: Sequence[Job], outcome: EndedAs) -> Ran:
+        known = self.attempt.outcome is not None and outcome != "lost"
+        self.attempt.report_ended(self._middleware, outcome, jobs if known else ())
+        return Ran(jobs[0], outcome, self._error)
 
 
 def _create_attempt(queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str]) -> RunningAttempt:

@@ -16,9 +16,9 @@ AnyQueue: TypeAlias = Queue | AsyncQueue
 
 @contextmanager
 def redirected(queue: AnyQueue, to: AnyQueue) -> Iterator[None]:
-    """Make *queue*, its tasks and its workers use the store of *to* during the block."""
+    """Make *queue*, its tasks and its workers use the store of *to* during the block; its middleware stays."""
     original = queue._state
-    queue._use(replace(to._state, tasks=queue.tasks))
+    queue._use(replace(original, store=to.store, claimer=to._state.claimer))
     try:
         yield
     finally:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from holdfast.client.middleware import EndedAs, EndedAttempt, Middleware, around_handler, overriding, report_ended
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError
@@ -163,18 +164,29 @@ class RunningAttempt:
         """The outcome to settle; None while undecided, or if nothing is left to settle."""
         return self._outcome
 
+    def wrap_handler(self, middleware: Sequence[Middleware]) -> None:
+        """Run its handler within *middleware*."""
+        if middleware:
+            self.function = around_handler(middleware, self.context, self.function, is_async=self.task.is_async)
+
+    def report_ended(self, middleware: Sequence[Middleware], outcome: EndedAs, jobs: Sequence[Job]) -> None:
+        """Report its end to *middleware*."""
+        listening = overriding(middleware, "ended")
+        if listening:
+            report_ended(listening, EndedAttempt(self.claims, outcome, jobs, self.run_seconds, self.isolated))
+
     def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return the positional and keyword arguments of the handler."""
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> Job:
-        """Settle its claims with *outcome*; return the job."""
-        return queue.settle(self.claim, outcome)
+    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> list[Job]:
+        """Settle its claims with *outcome*; return the job, or all entries of a turn."""
+        return [queue.settle(self.claim, outcome)]
 
-    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> Job:
-        """Settle its claims with *outcome*; return the job."""
-        return await queue.settle(self.claim, outcome)
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> list[Job]:
+        """Settle its claims with *outcome*; return the job, or all entries of a turn."""
+        return [await queue.settle(self.claim, outcome)]
 
     # --- start --------------------------------------------------------------------------------------------------
 
@@ -286,6 +298,6 @@ def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:
     return found
 
 
-def outcome_name(outcome: Outcome | None) -> str:
+def outcome_name(outcome: Outcome | None) -> EndedAs:
     """Return the name under which *outcome* is counted."""
-    return "lost" if outcome is None else type(outcome).__name__.lower()
+    return "lost" if outcome is None else cast(EndedAs, type(outcome).__name__.lower())

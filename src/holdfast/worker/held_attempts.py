@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from holdfast.client.middleware import AttemptObserver
+from holdfast.client.middleware import EndedAs, Middleware
 from holdfast.domain import limits
 from holdfast.domain.claims import Settlement
 from holdfast.domain.errors import LeaseLost
@@ -15,7 +15,6 @@ from holdfast.domain.job import Job, row_of
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal, outcome_name
 from holdfast.worker.job_logs import failure_of, log_ended
 from holdfast.worker.lease_keeper import LeaseKeeper
-from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.status import FailedAttempt
 
 log = logging.getLogger("holdfast.worker")
@@ -27,13 +26,13 @@ _FAILURES_KEPT = 5
 class HeldAttempts:
     """The attempts of one worker whose leases the worker holds; used in its event loop."""
 
-    def __init__(self, keeper: LeaseKeeper, observers: Sequence[AttemptObserver]) -> None:
+    def __init__(self, keeper: LeaseKeeper, middleware: Sequence[Middleware]) -> None:
         self.counts: Counter[str] = Counter()
         """Ended attempts, by outcome."""
         self.failures: deque[FailedAttempt] = deque(maxlen=_FAILURES_KEPT)
         """The latest failed attempts, newest first."""
         self._keeper = keeper
-        self._observers = observers
+        self._middleware = middleware
         self._held: dict[tuple[int, int], RunningAttempt] = {}
         self._to_settle: dict[tuple[int, int], RunningAttempt] = {}
         """Those that are decided."""
@@ -54,9 +53,8 @@ class HeldAttempts:
 
     def add(self, attempts: Sequence[RunningAttempt]) -> None:
         """Hold newly claimed attempts: renew their leases from now on."""
-        if self._observers:
-            observe_attempts(self._observers, attempts)
         for attempt in attempts:
+            attempt.wrap_handler(self._middleware)
             self._held[attempt.key] = attempt
             if row_of(attempt.claim.job).unacknowledged:
                 self._unacknowledged[attempt.key] = attempt
@@ -103,7 +101,8 @@ class HeldAttempts:
         """Record the store's answers to the settlements of *attempts*."""
         for attempt, settlement in zip(attempts, settlements, strict=True):
             if settlement.error is None:
-                self._count(attempt, outcome_name(attempt.outcome), settlement.job)
+                jobs = () if settlement.job is None else (settlement.job,)
+                self._count(attempt, outcome_name(attempt.outcome), jobs)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
                 self._count(attempt, "lost")
@@ -115,11 +114,11 @@ class HeldAttempts:
             self._remove(attempt)
         self._keeper.remove(attempt for attempt in attempts if attempt.key not in self._held)
 
-    def ended(self, attempt: RunningAttempt, outcome: str, job: Job | None = None) -> None:
+    def ended(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[Job] = ()) -> None:
         """Record that an attempt has ended: it was settled, or its lease is lost."""
         if self._remove(attempt):
             self._keeper.remove([attempt])
-            self._count(attempt, outcome, job)
+            self._count(attempt, outcome, jobs)
 
     def drop_expired(self, attempts: Sequence[RunningAttempt], now: float) -> list[RunningAttempt]:
         """Drop those of *attempts* whose lease has expired because the store did not answer; return the others."""
@@ -134,11 +133,11 @@ class HeldAttempts:
         self._unacknowledged.pop(attempt.key, None)
         return self._held.pop(attempt.key, None) is not None
 
-    def _count(self, attempt: RunningAttempt, outcome: str, job: Job | None = None) -> None:
-        failure = failure_of(attempt, job)
+    def _count(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[Job] = ()) -> None:
+        failure = failure_of(attempt, jobs[0] if jobs else None)
         if failure is not None:
             self.failures.appendleft(failure)
         self.counts["retried" if failure is not None and failure.retried else outcome] += 1
         log_ended(attempt, outcome, failure)
-        for observer in self._observers:
-            observer.ended(attempt.claim, outcome, job, attempt.run_seconds)
+        if self._middleware:
+            attempt.report_ended(self._middleware, outcome, jobs)

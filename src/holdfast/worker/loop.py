@@ -68,7 +68,7 @@ class WorkerLoop:
         """The error that makes this worker stop, if any."""
         self.draining = False
         self.shutdown = Shutdown(settings.grace_seconds, timer)
-        self.held = HeldAttempts(keeper, settings.observers)
+        self.held = HeldAttempts(keeper, settings.queue._state.middleware)
         self.row_changed = asyncio.Event()
         """Set if this worker's row in the registry needs an update."""
         self._settings = settings

@@ -187,7 +187,7 @@ class SessionTurns:
                 await AsyncWorkerCalls(self._queue.store).flush_output(emitted([turn]))
                 fail_refused([turn])
                 outcome = turn.outcome or Released()
-                first = await turn.settle_async(self._queue, outcome)
+                jobs = await turn.settle_async(self._queue, outcome)
             except LeaseLost as error:
                 log.warning("the result of a turn of session %s was refused: %s", turn.session_claim.session, error)
                 await self._release_entries(turn)
@@ -203,7 +203,7 @@ class SessionTurns:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.session_claim.session, error)
             else:
                 self._retrying_settlements.succeeded()
-                self._held.ended(turn, outcome_name(outcome), first)
+                self._held.ended(turn, outcome_name(outcome), jobs)
                 return
         self._held.ended(turn, "lost")
 

@@ -101,13 +101,13 @@ class Turn(RunningAttempt):
 
     # --- settlement ------------------------------------------------------------------------------------------------
 
-    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> Job:
-        """Settle the whole claim, one outcome for each entry; return the first."""
-        return queue.sessions.settle(self.session_claim, self._outcomes(outcome))[0]
+    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> list[Job]:
+        """Settle the whole claim, one outcome for each entry; return the entries."""
+        return queue.sessions.settle(self.session_claim, self._outcomes(outcome))
 
-    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> Job:
-        """Settle the whole claim, one outcome for each entry; return the first."""
-        return (await queue.sessions.settle(self.session_claim, self._outcomes(outcome)))[0]
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> list[Job]:
+        """Settle the whole claim, one outcome for each entry; return the entries."""
+        return await queue.sessions.settle(self.session_claim, self._outcomes(outcome))
 
     def _outcomes(self, outcome: Outcome) -> list[Outcome]:
         """Return the outcome of each entry; only the first gets the follow-ups and artifacts of the turn."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.client.async_api.queue import AsyncQueue
-from holdfast.client.middleware import AttemptObserver
 from holdfast.storage.store import Store
 from holdfast.tasks.task import AnyTask, TaskRegistry
 from holdfast.worker.subscription import Subscription
@@ -43,7 +41,6 @@ class WorkerSettings:
     retention_seconds: float | None
     isolation: IsolationSettings
     warm: WarmResources | None
-    observers: Sequence[AttemptObserver]
     timer: Timer
 
     @property

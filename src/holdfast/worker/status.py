@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
+
+from holdfast.client.middleware import Middleware
 
 if TYPE_CHECKING:
     from holdfast.worker.attempt import RunningAttempt
@@ -131,3 +133,13 @@ class WorkerStatus:
     """How long loads and unloads of affinities took in total, in seconds."""
     draining: bool = False
     """Whether it claims no more jobs, but keeps running."""
+
+
+class WorkerMetrics(Middleware):
+    """Middleware that measures one worker."""
+
+    def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
+        """Start measuring a worker with *concurrency* slots; *status* returns its status."""
+
+    def stop(self) -> None:
+        """Stop measuring: the worker has stopped."""

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Unpack
 
 from holdfast.client import ids
@@ -30,10 +31,9 @@ from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
-from holdfast.worker.observed_attempts import WorkerMetrics
 from holdfast.worker.settings import IsolationSettings, WorkerSettings
 from holdfast.worker.shutdown import Shutdown, stop_signals
-from holdfast.worker.status import WorkerStatus
+from holdfast.worker.status import WorkerMetrics, WorkerStatus
 from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import REAL_TIMER, Timer
 from holdfast.worker.warm_resources import WarmResources, check_warm
@@ -210,10 +210,12 @@ class Worker:
 
     def _settings(self) -> WorkerSettings:
         """Return what the parts of the worker share."""
-        observers = self._queue._state.observers
+        state = self._queue._state
+        if self._metrics is not None:
+            state = replace(state, middleware=(*state.middleware, self._metrics))
         return WorkerSettings(
             name=self.name,
-            queue=self._queue,
+            queue=AsyncQueue(state),
             subscription=Subscription(self._tasks, self._claim_options),
             concurrency=self._concurrency,
             lease_seconds=self._lease_seconds,
@@ -221,7 +223,6 @@ class Worker:
             retention_seconds=self._retention_seconds,
             isolation=self._isolation,
             warm=self._warm,
-            observers=observers if self._metrics is None else (*observers, self._metrics),
             timer=self._timer,
         )
 

@@ -24,6 +24,7 @@ from holdfast.domain.claims import (
     Claim,
     ClaimOptions,
     ClaimRequest,
+    JobFence,
     Lease,
     Renewal,
     SettledAndClaimed,
@@ -98,8 +99,8 @@ class AsyncJobMethods(AsyncContentWrites):
         if not self._state.middleware:
             stored = await self._store_job(checked)
         else:
-            with self._state.around_enqueue([checked]) as call:
-                stored = await self._store_job(*call.request)
+            with self._state.enqueuing([checked]) as call:
+                stored = await self._store_job(*call.jobs)
                 call.answer = [stored]
         return AsyncEnqueued(self, stored.job, created=stored.created)
 
@@ -115,8 +116,8 @@ class AsyncJobMethods(AsyncContentWrites):
         error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
         """
         checked = validate_calls.jobs(jobs, self._state.tasks)
-        with self._state.around_enqueue(checked) as call:
-            call.answer = await self._runner.write(enqueue_operations.enqueue_jobs, call.request)
+        with self._state.enqueuing(checked) as call:
+            call.answer = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
         return [AsyncEnqueued(self, stored.job, created=stored.created) for stored in call.answer]
 
     # --- running attempts ------------------------------------------------------------------------------------------
@@ -187,10 +188,8 @@ class AsyncJobMethods(AsyncContentWrites):
         checked = validate_calls.settlements(settlements)
         if not self._state.middleware:
             return await self._settle(checked)
-        with self._state.around_settle(checked) as call:
-            settled = await self._settle(call.request)
-            call.answer = settled
-        return settled
+        with self._state.settling(checked) as call:
+            return call.answered(await self._settle(call.outcomes))
 
     async def _settle(self, outcomes: CheckedSettlements) -> list[Settlement]:
         parts = settle_operations.divide_settlements(outcomes)
@@ -371,26 +370,27 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         fences = [claim.fence for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
-            with (
-                self._state.around_settle(checked) as settling,
-                self._state.around_claim(request) as claiming,
-            ):
-                *before, last = settle_operations.divide_settlements(settling.request)
-                settled: list[Settlement] = []
-                for part in before:
-                    settled += await self._runner.write(settle_operations.settle_jobs, part)
-                newest, claims = await leasing.lease(
-                    claim_operations.undo_settle_and_claim,
-                    claim_operations.settle_and_claim,
-                    last,
-                    fences,
-                    claiming.request,
-                )
-                settled += newest
-                settling.answer, claiming.answer = settled, claims
+            if not self._state.middleware:
+                settled, claims = await self._settle_and_claim(leasing, checked, fences, request)
+            else:
+                with self._state.settling(checked) as settling, self._state.claiming(request) as claiming:
+                    stored, claims = await self._settle_and_claim(leasing, settling.outcomes, fences, request)
+                    settled, claiming.answer = settling.answered(stored), claims
             if not claims and request.wait_ms:
                 claims = await self._claim(leasing, request, claimed_nothing=True)
             return SettledAndClaimed(settled, claims)
+
+    async def _settle_and_claim(
+        self, leasing: AsyncLeasing, outcomes: CheckedSettlements, started: Sequence[JobFence], request: ClaimRequest
+    ) -> tuple[list[Settlement], list[Claim]]:
+        *before, last = settle_operations.divide_settlements(outcomes)
+        settled: list[Settlement] = []
+        for part in before:
+            settled += await self._runner.write(settle_operations.settle_jobs, part)
+        newest, claims = await leasing.lease(
+            claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim, last, started, request
+        )
+        return settled + newest, claims
 
     async def _claim(
         self, leasing: AsyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False
@@ -412,9 +412,8 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
         if not self._state.middleware:
             return await leasing.lease(undo, claim_jobs, request)
-        with self._state.around_claim(request) as call:
-            claims = await leasing.lease(undo, claim_jobs, call.request)
-            call.answer = claims
+        with self._state.claiming(request) as call:
+            call.answer = claims = await leasing.lease(undo, claim_jobs, request)
         return claims
 
     def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:

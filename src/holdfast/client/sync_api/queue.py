@@ -25,6 +25,7 @@ from holdfast.domain.claims import (
     Claim,
     ClaimOptions,
     ClaimRequest,
+    JobFence,
     Lease,
     Renewal,
     SettledAndClaimed,
@@ -99,8 +100,8 @@ class JobMethods(ContentWrites):
         if not self._state.middleware:
             stored = self._store_job(checked)
         else:
-            with self._state.around_enqueue([checked]) as call:
-                stored = self._store_job(*call.request)
+            with self._state.enqueuing([checked]) as call:
+                stored = self._store_job(*call.jobs)
                 call.answer = [stored]
         return Enqueued(self, stored.job, created=stored.created)
 
@@ -116,8 +117,8 @@ class JobMethods(ContentWrites):
         error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
         """
         checked = validate_calls.jobs(jobs, self._state.tasks)
-        with self._state.around_enqueue(checked) as call:
-            call.answer = self._runner.write(enqueue_operations.enqueue_jobs, call.request)
+        with self._state.enqueuing(checked) as call:
+            call.answer = self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
         return [Enqueued(self, stored.job, created=stored.created) for stored in call.answer]
 
     # --- running attempts ------------------------------------------------------------------------------------------
@@ -188,10 +189,8 @@ class JobMethods(ContentWrites):
         checked = validate_calls.settlements(settlements)
         if not self._state.middleware:
             return self._settle(checked)
-        with self._state.around_settle(checked) as call:
-            settled = self._settle(call.request)
-            call.answer = settled
-        return settled
+        with self._state.settling(checked) as call:
+            return call.answered(self._settle(call.outcomes))
 
     def _settle(self, outcomes: CheckedSettlements) -> list[Settlement]:
         parts = settle_operations.divide_settlements(outcomes)
@@ -370,26 +369,27 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
         fences = [claim.fence for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
-            with (
-                self._state.around_settle(checked) as settling,
-                self._state.around_claim(request) as claiming,
-            ):
-                *before, last = settle_operations.divide_settlements(settling.request)
-                settled: list[Settlement] = []
-                for part in before:
-                    settled += self._runner.write(settle_operations.settle_jobs, part)
-                newest, claims = leasing.lease(
-                    claim_operations.undo_settle_and_claim,
-                    claim_operations.settle_and_claim,
-                    last,
-                    fences,
-                    claiming.request,
-                )
-                settled += newest
-                settling.answer, claiming.answer = settled, claims
+            if not self._state.middleware:
+                settled, claims = self._settle_and_claim(leasing, checked, fences, request)
+            else:
+                with self._state.settling(checked) as settling, self._state.claiming(request) as claiming:
+                    stored, claims = self._settle_and_claim(leasing, settling.outcomes, fences, request)
+                    settled, claiming.answer = settling.answered(stored), claims
             if not claims and request.wait_ms:
                 claims = self._claim(leasing, request, claimed_nothing=True)
             return SettledAndClaimed(settled, claims)
+
+    def _settle_and_claim(
+        self, leasing: SyncLeasing, outcomes: CheckedSettlements, started: Sequence[JobFence], request: ClaimRequest
+    ) -> tuple[list[Settlement], list[Claim]]:
+        *before, last = settle_operations.divide_settlements(outcomes)
+        settled: list[Settlement] = []
+        for part in before:
+            settled += self._runner.write(settle_operations.settle_jobs, part)
+        newest, claims = leasing.lease(
+            claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim, last, started, request
+        )
+        return settled + newest, claims
 
     def _claim(self, leasing: SyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False) -> list[Claim]:
         """Claim; if no job is ready, wait for one up to the request's `wait`."""
@@ -409,9 +409,8 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
         undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
         if not self._state.middleware:
             return leasing.lease(undo, claim_jobs, request)
-        with self._state.around_claim(request) as call:
-            claims = leasing.lease(undo, claim_jobs, call.request)
-            call.answer = claims
+        with self._state.claiming(request) as call:
+            call.answer = claims = leasing.lease(undo, claim_jobs, request)
         return claims
 
     def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast
 from holdfast.client import ids, validate_calls
 from holdfast.client.sync_api.namespace import Namespace
 from holdfast.domain import limits, validation
-from holdfast.domain.claims import Renewal, lease_ms
+from holdfast.domain.claims import Renewal, Settlement, lease_ms
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Outcome
 from holdfast.domain.routing import DEFAULT_NAME
@@ -31,6 +31,7 @@ from holdfast.operations import session_claim as claim_operations
 from holdfast.operations import session_lease as lease_operations
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
+from holdfast.storage.runners import SyncLeasing
 
 # How often a waiting claim polls.
 _CLAIM_SECONDS = 1.0
@@ -59,7 +60,15 @@ class Turns(Namespace):
         """
         claim = self._claim_of(turn)
         outcomes = validate_calls.turn_outcomes(claim, outcome)
-        return self._runner.write(lease_operations.settle_session, claim, outcomes)
+        if not self._state.middleware:
+            return self._runner.write(lease_operations.settle_session, claim, outcomes)
+        pairs = list(zip(claim.claims, outcomes, strict=True))
+        with self._state.settling(pairs) as call:
+            call.raise_refused()
+            changed = [checked for _, checked in call.outcomes]
+            jobs = self._runner.write(lease_operations.settle_session, claim, changed)
+            call.answered(Settlement(one, job) for (one, _), job in zip(pairs, jobs, strict=True))
+        return jobs
 
     def _claim_of(self, turn: SessionClaim | TurnLease) -> SessionClaim:
         """Return the claim of a turn; the entries of a lease are read from the store."""
@@ -113,13 +122,27 @@ class Sessions(Turns):
         left = request.wait_ms / 1000
         with self._runner.leasing() as leasing, self._runner.listen(*(topics if left else ())) as listener:
             while True:
-                if found := leasing.lease(claim_operations.undo_session_claim, claim, request):
+                if found := self._claim_now(leasing, request, claim):
                     return found
                 if left <= 0:
                     return None
                 # An entry that falls due or a lease that expires sends no notification.
                 next_change = self._runner.read(claim_operations.seconds_to_session)
                 left -= listener.wait(min(left, next_change, _CLAIM_SECONDS))
+
+    def _claim_now(
+        self,
+        leasing: SyncLeasing,
+        request: SessionRequest,
+        claim: Callable[[StoreTransaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+    ) -> SessionClaim | None:
+        undo = claim_operations.undo_session_claim
+        if not self._state.middleware:
+            return leasing.lease(undo, claim, request)
+        with self._state.claiming(request) as call:
+            found = leasing.lease(undo, claim, request)
+            call.answer = [] if found is None else found.claims
+        return found
 
     def cancel(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
         """Cancel the waiting entries of a session, in bounded chunks; return their ids."""

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.client.connect import store_at
+from holdfast.client.middleware import Middleware
 from holdfast.client.queue_state import QueueState
 from holdfast.domain import failures, limits
 from holdfast.domain.claims import ClaimOptions
@@ -198,6 +199,7 @@ class IsolatedProcess:
             attempt.context._open_transaction = partial(self._open_transaction, attempt)
             attempt.context._reader = JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
             self._start_notes()
+        attempt.wrap_handler(_middleware_of(task))
         return attempt
 
     def _run(self, attempt: RunningAttempt) -> None:
@@ -268,7 +270,7 @@ class IsolatedProcess:
             store = store_at(address)
             claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
             tasks = TaskRegistry() if attempt.task.registry is None else attempt.task.registry
-            self._queue_state = QueueState(store, tasks, claim_options)
+            self._queue_state = QueueState(store, tasks, claim_options, _middleware_of(attempt.task))
         return self._queue_state
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -306,6 +308,12 @@ class IsolatedProcess:
                 os_limits.limit_memory(None)
 
         return call
+
+
+def _middleware_of(task: AnyTask) -> tuple[Middleware, ...]:
+    """Return the middleware of the queue that declares *task*, as the task's module has created it here."""
+    queue = task._queue_reference.known
+    return () if queue is None else queue._state.middleware
 
 
 def _stop_if_current(stop_message: Message | None, attempt: RunningAttempt | None) -> None:
