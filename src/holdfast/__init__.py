@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.domain.backoff import Backoff
     from holdfast.domain.claims import Claim, Lease
     from holdfast.domain.clock import Clock
+    from holdfast.domain.codec import Codec
     from holdfast.domain.errors import (
         Conflict,
         HoldfastError,
@@ -62,6 +63,7 @@ __all__ = [
     "Cancelled",
     "Claim",
     "Clock",
+    "Codec",
     "Conflict",
     "Context",
     "Defer",
@@ -115,6 +117,7 @@ _NAMES_BY_MODULE = {
     "domain.backoff": "Backoff",
     "domain.claims": "Claim Lease",
     "domain.clock": "Clock",
+    "domain.codec": "Codec",
     "domain.errors": (
         "Conflict HoldfastError InvalidInput JobFailed JobNotFound "
         "LeaseLost Misconfigured OutcomeUnknown Refused Unavailable WaitTimeout"

@@ -2,6 +2,7 @@
 
 from holdfast.domain.errors import (
     ArtifactNotFound,
+    CodecFailed,
     Conflict,
     EventsPruned,
     Forbidden,
@@ -34,6 +35,7 @@ from holdfast.domain.errors import (
 
 __all__ = [
     "ArtifactNotFound",
+    "CodecFailed",
     "Conflict",
     "EventsPruned",
     "Forbidden",

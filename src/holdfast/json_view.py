@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.sync_api.enqueued import Enqueued
+from holdfast.domain import strict_json
 from holdfast.domain.access import AuditEntry, Token
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
@@ -37,8 +38,8 @@ def job(one: Job) -> Document:
         "priority": one.priority,
         "affinity": one.affinity,
         "requires": list(one.requires),
-        "payload": one.payload,
-        "result": one.result,
+        "payload": _stored(row_of(one).payload_json),
+        "result": _stored(row_of(one).result_json),
         "failure": failure(one.failure),
         "headers": one.headers,
         "tags": one.tags,
@@ -65,6 +66,11 @@ def job(one: Job) -> Document:
         "events": "all" if row_of(one).record_all else "terminal",
         "entry": entry(one),
     }
+
+
+def _stored(text: str | None) -> Any:
+    """Return a payload or result as it is stored: an encoded one stays encoded."""
+    return None if text is None else strict_json.decode(text)
 
 
 def entry(one: Job) -> Document | None:

@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from tests.cli.conftest import Cli
+from tests.support.codecs import Scrambler
 
 
 @pytest.fixture
@@ -169,3 +170,18 @@ def test_wait_exits_with_4_on_a_timeout(cli: Cli) -> None:
     assert "hint: the job is not affected" in cli.refusal("jobs", "wait", "one", "--timeout", "0", code=4)
     answered = cli.run("jobs", "wait", "one", "--timeout", "10ms", "--json")
     assert (answered.exit_code, json.loads(answered.stderr)["error"]["code"]) == (4, "wait_timeout")
+
+
+def test_an_encoded_payload_and_result_are_shown_as_encoded(cli: Cli) -> None:
+    with holdfast.connect(cli.path, codec=Scrambler()) as queue:
+        made = queue.enqueue("pay", {"card": "4111"})
+        claim = queue.claim()
+        assert claim is not None
+        queue.settle(claim, holdfast.Done({"receipt": 7}))
+
+    output = cli.text("jobs", "show", made.id)
+    assert output.count("encoded by codec 'scrambler', ") == 2
+    job = cli.json("jobs", "show", made.id)["job"]
+    assert job["payload"]["holdfast.codec"] == job["result"]["holdfast.codec"] == "scrambler"
+    assert "scrambler" in cli.text("jobs", "wait", made.id)
+    assert cli.json("jobs", "list")

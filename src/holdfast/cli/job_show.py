@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from rich.padding import Padding
 from rich.table import Table
@@ -19,6 +18,8 @@ from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.domain import strict_json
+from holdfast.domain.codec import NULL, codec_name
 from holdfast.domain.job import row_of
 from holdfast.domain.serving import UnservedReason, reason_text
 from holdfast.types import ArtifactInfo, Attempt, Failure, SessionEntry
@@ -35,9 +36,9 @@ def draw(
     terminal.show(_properties(job, terminal.now))
     if unserved is not None:
         terminal.line(f"a job of {job.kind} in lane {job.lane}: {reason_text(unserved, job.requires, 1)}", "yellow")
-    _body(terminal, "Payload", _pretty(job.payload))
+    _body(terminal, "Payload", _stored(row_of(job).payload_json))
     if job.state == "done":
-        _body(terminal, "Result", _pretty(job.result))
+        _body(terminal, "Result", _stored(row_of(job).result_json or NULL))
     if job.failure is not None:
         _body(terminal, "Failure", _failure(job.failure), "red")
     if attempts:
@@ -162,8 +163,12 @@ def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
     return table(columns, terminal.out.width - 2)
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+def _stored(text: str) -> str:
+    """Return a payload or result as indented JSON, or who encoded it: the command line has no codec."""
+    name = codec_name(text)
+    if name is not None:
+        return f"encoded by codec {name!r}, {len(text)} characters"
+    return json.dumps(strict_json.decode(text), indent=2, ensure_ascii=False)
 
 
 def _body(terminal: Terminal, title: str, body: str, style: str = "") -> None:

@@ -367,8 +367,9 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
     else:
         why = f": {formatting.failure(job.failure)}" if job.state == "failed" and job.failure else ""
         terminal.line(f"{job.id} is {job.state}{why}")
-        if job.state == "done" and job.result is not None:
-            terminal.line(json.dumps(job.result, indent=2, ensure_ascii=False))
+        result = json_view.job(job)["result"]
+        if job.state == "done" and result is not None:
+            terminal.line(json.dumps(result, indent=2, ensure_ascii=False))
     return errors.OK if job.state == "done" else errors.REFUSED
 
 

@@ -14,6 +14,7 @@ from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.clock import Clock
+from holdfast.domain.codec import Codec, check_codec
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.storage.sqlite.connection import resolve_path
 from holdfast.storage.sqlite.store import SqliteStore
@@ -43,6 +44,7 @@ def connect(
     listen_url: str | None = None,
     clock: Clock | None = None,
     middleware: Sequence[Middleware] = (),
+    codec: Codec | None = None,
 ) -> Queue:
     """Return the queue at *url*: the path of a SQLite file, `:memory:` for a temporary queue, or `postgresql://…`.
 
@@ -50,7 +52,7 @@ def connect(
 
     With `migrate=False` the first use raises unless the schema exists and is current. *clock* replaces the store's
     clock, for tests. *middleware* runs around each enqueue, claim, run and settle, also in workers; the first is the
-    outermost.
+    outermost. *codec* encodes payloads and results in the store, such as to encrypt them.
 
     SQLite: *url* may also be `sqlite:///path` or a `pathlib.Path`. Relative paths and symbolic links are resolved
     here, so a later `os.chdir` has no effect. With `durability="relaxed"` a power failure may lose the last commits;
@@ -62,7 +64,7 @@ def connect(
     """
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
     checked = check_middleware(middleware)
-    return Queue(QueueState(_store(options), middleware=checked))
+    return Queue(QueueState(_store(options), middleware=checked, codec=check_codec(codec)))
 
 
 def connect_async(
@@ -75,11 +77,12 @@ def connect_async(
     listen_url: str | None = None,
     clock: Clock | None = None,
     middleware: Sequence[Middleware] = (),
+    codec: Codec | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url*, as `connect` does, with async methods."""
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
     checked = check_middleware(middleware)
-    return AsyncQueue(QueueState(_store(options), middleware=checked))
+    return AsyncQueue(QueueState(_store(options), middleware=checked, codec=check_codec(codec)))
 
 
 def queue_on(store: Store) -> Queue:

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.claims import Claim, ClaimRequest, Settlement
+from holdfast.domain.codec import Codec
 from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
@@ -32,6 +33,7 @@ Answer = TypeVar("Answer")
 CheckedSettlements: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
 """Claims with their validated outcomes."""
 EndedAs: TypeAlias = Literal["done", "failed", "deferred", "released", "lost"]
+"""How an attempt of a worker ended; `lost` with its lease, in all other cases as it was settled."""
 
 
 class JobDraft:
@@ -126,12 +128,15 @@ class ClaimCall:
     """A call that leases jobs, or entries of sessions."""
 
     of: Literal["jobs", "sessions"]
+    """What it leases: jobs, or entries of a session."""
     worker: str
+    """The name of the worker that claims."""
     lanes: tuple[str, ...] | None
     """The lanes; None for a claim of a named session."""
     kinds: tuple[str, ...] | None
     """The kinds; None means any."""
     tenant: str | None
+    """The tenant; None means any."""
     limit: int
     """The maximum number of jobs or entries."""
     session: str | None = None
@@ -145,6 +150,7 @@ class EndedAttempt:
     claims: Sequence[Claim]
     """The claim of its job, or of each entry of a session's turn."""
     outcome: EndedAs
+    """How it ended."""
     jobs: Sequence[Job]
     """The jobs after the settlement; empty if the worker does not know them, as after a lost lease."""
     seconds: float | None
@@ -319,12 +325,17 @@ class EnqueueCall:
     """A context in which a call stores `jobs` and sets `answer`."""
 
     jobs: list[CheckedJob]
-    """The jobs to store, with the changes of middleware."""
+    """The jobs to store, with the changes of middleware, encoded."""
     answer: Sequence[StoredJob] = ()
 
     def __init__(
-        self, middleware: Sequence[Middleware], jobs: Sequence[CheckedJob], claim: Claim | None = None
+        self,
+        middleware: Sequence[Middleware],
+        codec: Codec | None,
+        jobs: Sequence[CheckedJob],
+        claim: Claim | None = None,
     ) -> None:
+        self._codec = codec
         self._drafts = [JobDraft(job, claim) for job in jobs]
         self._field = "follow_ups[{}]." if claim is not None else "jobs[{}]." if len(jobs) > 1 else ""
         calls = [partial(one.enqueue, self._drafts) for one in overriding(middleware, "enqueue")]
@@ -333,11 +344,16 @@ class EnqueueCall:
     def __enter__(self) -> EnqueueCall:
         self._around.__enter__()
         try:
-            self.jobs = [draft._changed(self._field.format(index)) for index, draft in enumerate(self._drafts)]
+            self.jobs = [self._changed(draft, index) for index, draft in enumerate(self._drafts)]
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         return self
+
+    def _changed(self, draft: JobDraft, index: int) -> CheckedJob:
+        field = self._field.format(index)
+        changed = draft._changed(field)
+        return changed if self._codec is None else changed.encoded(self._codec, field)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -350,9 +366,10 @@ class SettleCall:
     """A context in which a call settles `outcomes` and passes the result to `answered`."""
 
     outcomes: list[tuple[Claim, CheckedOutcome]]
-    """The outcomes to store, with the changes of middleware to their follow-ups; without the refused ones."""
+    """The outcomes to store, with the changes of middleware to their follow-ups, encoded; without the refused."""
 
-    def __init__(self, middleware: Sequence[Middleware], outcomes: CheckedSettlements) -> None:
+    def __init__(self, middleware: Sequence[Middleware], codec: Codec | None, outcomes: CheckedSettlements) -> None:
+        self._codec = codec
         self.outcomes = []
         self._given = outcomes
         self._middleware = middleware
@@ -361,7 +378,7 @@ class SettleCall:
         self._around: Around[Sequence[Settlement]] = Around(calls, refusing=False)
         self._follow_ups: dict[int, EnqueueCall] = {}
         self._refused: dict[int, Settlement] = {}
-        """The settlements whose follow-ups were refused, by index."""
+        """The settlements that were refused before the call, by index."""
         self._settlements: list[Settlement] = []
 
     def __enter__(self) -> SettleCall:
@@ -378,12 +395,12 @@ class SettleCall:
         return self
 
     def _prepared(self, index: int, claim: Claim, checked: CheckedOutcome) -> CheckedOutcome:
-        if not checked.follow_ups:
-            return checked
-        call = EnqueueCall(self._middleware, checked.follow_ups, claim)
-        call.__enter__()
-        self._follow_ups[index] = call
-        return checked._replace(follow_ups=tuple(call.jobs))
+        if checked.follow_ups:
+            call = EnqueueCall(self._middleware, None, checked.follow_ups, claim)
+            call.__enter__()
+            self._follow_ups[index] = call
+            checked = checked._replace(follow_ups=tuple(call.jobs))
+        return checked if self._codec is None else checked.encoded(self._codec)
 
     def raise_refused(self) -> None:
         """Raise the first refusal, for a call that settles all or nothing."""

@@ -18,6 +18,7 @@ from holdfast.client.middleware import (
     overriding,
 )
 from holdfast.domain.claims import Claim, ClaimOptions, ClaimRequest
+from holdfast.domain.codec import Codec
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.session_claims import SessionRequest
 from holdfast.storage.store import Store
@@ -40,10 +41,12 @@ class QueueState:
     """The worker and incarnation of claims that do not give them."""
     middleware: tuple[Middleware, ...] = ()
     """Runs around each enqueue, claim, run and settle; the first is the outermost."""
+    codec: Codec | None = None
+    """Encodes payloads and results."""
 
     def enqueuing(self, jobs: Sequence[CheckedJob]) -> EnqueueCall:
         """Return a context in which a call stores *jobs*."""
-        return EnqueueCall(self.middleware, jobs)
+        return EnqueueCall(self.middleware, self.codec, jobs)
 
     def claiming(self, request: ClaimRequest | SessionRequest) -> Around[Sequence[Claim]]:
         """Return a context in which a call leases jobs or entries."""
@@ -53,4 +56,4 @@ class QueueState:
 
     def settling(self, outcomes: CheckedSettlements) -> SettleCall:
         """Return a context in which a call records *outcomes*."""
-        return SettleCall(self.middleware, outcomes)
+        return SettleCall(self.middleware, self.codec, outcomes)

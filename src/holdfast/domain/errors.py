@@ -25,6 +25,7 @@
     └── Misconfigured      the program, its input or the schema is wrong: fix it
         ├── InvalidInput       an argument is wrong; names the field and the limit (also a ValueError)
         ├── UnknownKind        a kind that is not registered
+        ├── CodecFailed        a payload or result cannot be encoded or decoded
         ├── ReadOnlyStore      the store can be read but not written
         ├── SchemaMismatch     the schema requires a different version of the code
         ├── UnsupportedStore   Holdfast does not support the database library or file system
@@ -288,6 +289,19 @@ class UnknownKind(Misconfigured):
     def __init__(self, kind: str, problem: str) -> None:
         super().__init__(f"kind {kind!r}: {problem}")
         self.kind = kind
+
+
+class CodecFailed(Misconfigured):
+    """A payload or result is encoded and cannot be decoded here, or cannot be encoded.
+
+    `job_id` names the job if it is stored. The message contains no part of the value; the cause is the codec's error.
+    """
+
+    code = "codec_failed"
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class ReadOnlyStore(Misconfigured):

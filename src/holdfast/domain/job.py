@@ -6,11 +6,11 @@ the public form: it wraps a row and decodes an attribute when it is read, becaus
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from holdfast.domain import backoff, failures, strict_json
+from holdfast.domain import backoff, codec, failures, strict_json
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.sessions import SessionEntry
@@ -179,6 +179,8 @@ class Job:
     """One job, as it was when it was read. Its attributes are read-only; payload and result are decoded when read."""
 
     _row: JobRow
+    _codec: codec.Codec | None = field(default=None, compare=False)
+    """The codec of its queue, if any."""
 
     def __repr__(self) -> str:
         row = self._row
@@ -236,8 +238,8 @@ class Job:
 
     @property
     def payload(self) -> Json:
-        """The payload, decoded at each access; the caller may modify it."""
-        return strict_json.decode(self._row.payload_json)
+        """The payload, decoded at each access; the caller may modify it. Raises `CodecFailed` if it is unreadable."""
+        return codec.decode_text(self._codec, self._row.payload_json, self._row.id, "payload")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -253,9 +255,9 @@ class Job:
 
     @property
     def result(self) -> Json:
-        """The result of a done job, else None."""
+        """The result of a done job, else None. Raises `CodecFailed` if it is unreadable."""
         text = self._row.result_json
-        return None if text is None else strict_json.decode(text)
+        return None if text is None else codec.decode_text(self._codec, text, self._row.id, "result")
 
     @property
     def failure(self) -> Failure | None:

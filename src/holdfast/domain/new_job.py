@@ -13,6 +13,7 @@ from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.artifacts import AnyArtifact, CheckedArtifact, check_artifacts, contents
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
+from holdfast.domain.codec import NULL, Codec, encode_text, is_encoded
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import JobRow
 from holdfast.domain.kinds import Publication
@@ -178,6 +179,15 @@ class CheckedJob(NamedTuple):
     """The options that the caller gave; None if the catalog of kinds does not apply or has been applied."""
     artifacts: tuple[CheckedArtifact, ...] = ()
     """The input artifacts."""
+    plain_json: str | None = None
+    """The payload before a codec encoded it; None if it is not encoded."""
+
+    def encoded(self, codec: Codec, field: str) -> CheckedJob:
+        """Return the job with its payload encoded; the digest stays, because it identifies what the caller sent."""
+        if self.payload_json == NULL:
+            return self
+        text = encode_text(codec, self.payload_json, f"{field}payload", limits.PAYLOAD_BYTES_MAX)
+        return self._replace(payload_json=text, plain_json=self.payload_json)
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
@@ -416,7 +426,10 @@ def with_publication(new: CheckedJob, publication: Publication | None) -> Checke
         return new
     if publication.session and new.entry is None:
         raise InvalidInput("session", f"must be named: {new.settings.route.kind!r} is a session task")
-    publication.check_payload(new.payload_json, None if new.entry is None else new.entry.messages)
+    payload_json = new.plain_json or new.payload_json
+    # A caller without a codec may send a payload that it has encoded itself.
+    if not is_encoded(payload_json):
+        publication.check_payload(payload_json, None if new.entry is None else new.entry.messages)
     settings = new.settings
     published = _published_settings(settings.route.kind, publication.options_json)
     excluded = () if new.entry is None else UNSUPPORTED_OPTIONS
@@ -449,7 +462,7 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
 
 def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
     """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
-    job_id, settings, payload_json, dedupe_key, digest, _, _, _ = new
+    job_id, settings, payload_json, dedupe_key, digest, *_ = new
     due_at_ms = now.wall_ms + settings.delay_ms
     if settings.run_at_ms is not None:
         due_at_ms = max(settings.run_at_ms, now.wall_ms)

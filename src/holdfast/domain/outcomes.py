@@ -19,6 +19,7 @@ from holdfast.domain.artifacts import (
     direct_size,
 )
 from holdfast.domain.backoff import Backoff
+from holdfast.domain.codec import NULL, Codec, encode_text
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failure
 from holdfast.domain.new_job import CheckedJob, JobLike, check_job
@@ -90,6 +91,16 @@ class CheckedOutcome(NamedTuple):
     until_ms: int | None = None
     follow_ups: tuple[CheckedJob, ...] = ()
     artifacts: tuple[CheckedArtifact, ...] = ()
+
+    def encoded(self, codec: Codec) -> CheckedOutcome:
+        """Return the outcome with its result and the payloads of its follow-ups encoded."""
+        follow_ups = tuple(new.encoded(codec, f"follow_ups[{index}].") for index, new in enumerate(self.follow_ups))
+        changed = self._replace(follow_ups=follow_ups) if follow_ups else self
+        if self.result_json is None or self.result_json == NULL:
+            return changed
+        text = encode_text(codec, self.result_json, "result", limits.RESULT_BYTES_MAX)
+        # Encoding may differ each time, so that the stored result does not identify a repeated settlement.
+        return changed._replace(result_json=text, digest=self.digest or _digest("done", self.result_json))
 
 
 def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:

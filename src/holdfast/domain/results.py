@@ -21,6 +21,7 @@ class StoredJob:
     """The job that an enqueue stored or found, and whether it is new."""
 
     job: Job
+    """The job as it is stored."""
     created: bool
     """Whether the call created the job; false if it found a duplicate."""
 

@@ -35,6 +35,7 @@ STATUSES: Final[Mapping[type[HoldfastError], int]] = {
     errors.StoreFull: 507,
     errors.WaitTimeout: 504,
     errors.HandlersStuck: 500,
+    errors.CodecFailed: 500,
     errors.ReadOnlyStore: 500,
     errors.SchemaMismatch: 500,
     errors.UnsupportedStore: 500,

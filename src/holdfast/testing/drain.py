@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from holdfast.client.sync_api.queue import Queue
@@ -155,7 +156,8 @@ def _claim_one(queue: Queue, reference: JobReference, clock: ManualClock | None)
         queue.reprioritize(job.id, job.priority)
     if claim is None:
         raise AssertionError(f"{now!r} cannot be claimed: {unclaimable_reason(now, clock)}")
-    return Claim(Job(row_of(claim.job)._replace(priority=job.priority)), claim.lease_ms)
+    row = row_of(claim.job)._replace(priority=job.priority)
+    return Claim(replace(claim.job, _row=row), claim.lease_ms)
 
 
 def _find(queue: Queue, reference: JobReference) -> Job:

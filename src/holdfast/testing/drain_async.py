@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from holdfast.client.async_api.queue import AsyncQueue
@@ -156,7 +157,8 @@ async def _claim_one(queue: AsyncQueue, reference: JobReference, clock: ManualCl
         await queue.reprioritize(job.id, job.priority)
     if claim is None:
         raise AssertionError(f"{now!r} cannot be claimed: {unclaimable_reason(now, clock)}")
-    return Claim(Job(row_of(claim.job)._replace(priority=job.priority)), claim.lease_ms)
+    row = row_of(claim.job)._replace(priority=job.priority)
+    return Claim(replace(claim.job, _row=row), claim.lease_ms)
 
 
 async def _find(queue: AsyncQueue, reference: JobReference) -> Job:

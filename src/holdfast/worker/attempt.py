@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from holdfast.client.middleware import EndedAs, EndedAttempt, Middleware, around_handler, overriding, report_ended
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain.errors import CodecFailed, HoldfastError
 from holdfast.domain.job import Job, is_suspect, row_of
 from holdfast.domain.outcomes import Failed, Outcome, Released, check_outcome
 from holdfast.tasks.context import Context, StopReason
@@ -283,7 +283,9 @@ def _write_nothing() -> None:
 
 def failure_from_refusal(refusal: HoldfastError) -> Failed:
     """Return the failure of an attempt whose outcome was refused, such as for a follow-up to a draining lane."""
-    return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)
+    # A codec may fail for a while, such as without a key service.
+    permanent = not isinstance(refusal, CodecFailed)
+    return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=permanent)
 
 
 def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:

@@ -12,6 +12,6 @@ tasks = Tasks()
 
 
 @tasks.task("included", isolate="process")
-def included() -> dict[str, Any]:
+def included(secret: str) -> dict[str, Any]:
     program = sys.modules.get("tests.worker.isolation.within_middleware")
-    return {"within": program and program.current.get(), "process": os.getpid()}
+    return {"within": program and program.current.get(), "process": os.getpid(), "secret": secret}

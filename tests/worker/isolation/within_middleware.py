@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import holdfast
 from holdfast import Context, Middleware
-from holdfast.types import EndedAttempt
+from holdfast.types import EndedAttempt, JobDraft, StoredJob
+from tests.support.codecs import Scrambler
 from tests.worker.isolation.collection import tasks
 
 current: ContextVar[str | None] = ContextVar("current", default=None)
@@ -25,14 +26,26 @@ class Current(Middleware):
         yield
         current.reset(token)
 
+    def enqueue(self, jobs: Sequence[JobDraft]) -> Generator[None, Sequence[StoredJob], None]:
+        for job in jobs:
+            job.headers["by"] = "middleware"
+        yield
+
     def ended(self, attempt: EndedAttempt) -> None:
         recorded.append(attempt)
 
 
-queue = holdfast.connect(":memory:", middleware=[Current()])
+queue = holdfast.connect(":memory:", middleware=[Current()], codec=Scrambler())
 queue.include(tasks)
 
 
 @queue.task("where", isolate="process")
-def where() -> dict[str, Any]:
-    return {"within": current.get(), "process": os.getpid()}
+def where(secret: str) -> dict[str, Any]:
+    return {"within": current.get(), "process": os.getpid(), "secret": secret}
+
+
+@queue.task("committed", isolate="process")
+def committed(context: Context, secret: str) -> dict[str, Any]:
+    with context.transaction() as tx:
+        tx.enqueue("next", secret)
+    return {"within": current.get(), "process": os.getpid(), "secret": secret}

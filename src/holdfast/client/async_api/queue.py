@@ -12,6 +12,7 @@ from typing import Any, Final, Unpack
 from holdfast.client import ids, validate_calls
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncContentReads, AsyncContentWrites, AsyncUploads
+from holdfast.client.async_api.decoding import runner_on
 from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
@@ -48,7 +49,7 @@ from holdfast.operations import lease as lease_operations
 from holdfast.operations import maintenance
 from holdfast.operations import settle as settle_operations
 from holdfast.storage.notifications import job_topic, lane_topic
-from holdfast.storage.runners import AsyncLeasing, AsyncRunner
+from holdfast.storage.runners import AsyncLeasing
 from holdfast.storage.store import AsyncTarget, ExternalTransaction, Store
 from holdfast.tasks.decorators import AsyncTaskHost
 
@@ -66,7 +67,7 @@ class AsyncJobMethods(AsyncContentWrites):
 
     def __init__(self, state: QueueState, target: AsyncTarget) -> None:
         self._state = state
-        self._runner = AsyncRunner(target)
+        self._runner = runner_on(target, state.codec)
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class AsyncJobMethods(AsyncContentWrites):
         common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
         new = self._state.tasks.complete(new_job_of(kind, payload, common, options))
         checked = check_job(new, fresh_id=ids.uuid7())
-        if not self._state.middleware:
+        if self._state.codec is None and not self._state.middleware:
             stored = await self._store_job(checked)
         else:
             with self._state.enqueuing([checked]) as call:
@@ -116,9 +117,12 @@ class AsyncJobMethods(AsyncContentWrites):
         error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
         """
         checked = validate_calls.jobs(jobs, self._state.tasks)
-        with self._state.enqueuing(checked) as call:
-            call.answer = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
-        return [AsyncEnqueued(self, stored.job, created=stored.created) for stored in call.answer]
+        if self._state.codec is None and not self._state.middleware:
+            found = await self._runner.write(enqueue_operations.enqueue_jobs, checked)
+        else:
+            with self._state.enqueuing(checked) as call:
+                call.answer = found = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
+        return [AsyncEnqueued(self, stored.job, created=stored.created) for stored in found]
 
     # --- running attempts ------------------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class AsyncJobMethods(AsyncContentWrites):
         invalid outcome raises `InvalidInput` and settles nothing.
         """
         checked = validate_calls.settlements(settlements)
-        if not self._state.middleware:
+        if self._state.codec is None and not self._state.middleware:
             return await self._settle(checked)
         with self._state.settling(checked) as call:
             return call.answered(await self._settle(call.outcomes))
@@ -325,7 +329,7 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     def _use(self, state: QueueState) -> None:
         """Switch to the store of *state*."""
         self._state = state
-        self._runner = AsyncRunner(state.store)
+        self._runner = runner_on(state.store, state.codec)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._state.store!r}>"
@@ -370,7 +374,7 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         fences = [claim.fence for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
-            if not self._state.middleware:
+            if self._state.codec is None and not self._state.middleware:
                 settled, claims = await self._settle_and_claim(leasing, checked, fences, request)
             else:
                 with self._state.settling(checked) as settling, self._state.claiming(request) as claiming:

@@ -59,7 +59,7 @@ class AsyncTurns(AsyncNamespace):
         """
         claim = await self._claim_of(turn)
         outcomes = validate_calls.turn_outcomes(claim, outcome)
-        if not self._state.middleware:
+        if self._state.codec is None and not self._state.middleware:
             return await self._runner.write(lease_operations.settle_session, claim, outcomes)
         pairs = list(zip(claim.claims, outcomes, strict=True))
         with self._state.settling(pairs) as call:

@@ -15,6 +15,7 @@ from holdfast.client.middleware import CheckedSettlements
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import ContentReads, ContentWrites, Uploads
+from holdfast.client.sync_api.decoding import runner_on
 from holdfast.client.sync_api.enqueued import Enqueued
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
@@ -49,7 +50,7 @@ from holdfast.operations import lease as lease_operations
 from holdfast.operations import maintenance
 from holdfast.operations import settle as settle_operations
 from holdfast.storage.notifications import job_topic, lane_topic
-from holdfast.storage.runners import SyncLeasing, SyncRunner
+from holdfast.storage.runners import SyncLeasing
 from holdfast.storage.store import ExternalTransaction, Store, SyncTarget
 from holdfast.tasks.decorators import SyncTaskHost
 
@@ -67,7 +68,7 @@ class JobMethods(ContentWrites):
 
     def __init__(self, state: QueueState, target: SyncTarget) -> None:
         self._state = state
-        self._runner = SyncRunner(target)
+        self._runner = runner_on(target, state.codec)
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class JobMethods(ContentWrites):
         common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
         new = self._state.tasks.complete(new_job_of(kind, payload, common, options))
         checked = check_job(new, fresh_id=ids.uuid7())
-        if not self._state.middleware:
+        if self._state.codec is None and not self._state.middleware:
             stored = self._store_job(checked)
         else:
             with self._state.enqueuing([checked]) as call:
@@ -117,9 +118,12 @@ class JobMethods(ContentWrites):
         error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
         """
         checked = validate_calls.jobs(jobs, self._state.tasks)
-        with self._state.enqueuing(checked) as call:
-            call.answer = self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
-        return [Enqueued(self, stored.job, created=stored.created) for stored in call.answer]
+        if self._state.codec is None and not self._state.middleware:
+            found = self._runner.write(enqueue_operations.enqueue_jobs, checked)
+        else:
+            with self._state.enqueuing(checked) as call:
+                call.answer = found = self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
+        return [Enqueued(self, stored.job, created=stored.created) for stored in found]
 
     # --- running attempts ------------------------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class JobMethods(ContentWrites):
         invalid outcome raises `InvalidInput` and settles nothing.
         """
         checked = validate_calls.settlements(settlements)
-        if not self._state.middleware:
+        if self._state.codec is None and not self._state.middleware:
             return self._settle(checked)
         with self._state.settling(checked) as call:
             return call.answered(self._settle(call.outcomes))
@@ -324,7 +328,7 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
     def _use(self, state: QueueState) -> None:
         """Switch to the store of *state*."""
         self._state = state
-        self._runner = SyncRunner(state.store)
+        self._runner = runner_on(state.store, state.codec)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._state.store!r}>"
@@ -369,7 +373,7 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
         fences = [claim.fence for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
-            if not self._state.middleware:
+            if self._state.codec is None and not self._state.middleware:
                 settled, claims = self._settle_and_claim(leasing, checked, fences, request)
             else:
                 with self._state.settling(checked) as settling, self._state.claiming(request) as claiming:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.client.connect import store_at
-from holdfast.client.middleware import Middleware
+from holdfast.client.decoded_jobs import with_codec
 from holdfast.client.queue_state import QueueState
 from holdfast.domain import failures, limits
 from holdfast.domain.claims import ClaimOptions
@@ -192,14 +192,17 @@ class IsolatedProcess:
         limit: int | None = request["memory_limit"]
         if limit is not None:
             task = self._with_memory_limit(task, limit)
-        attempt = RunningAttempt(codec.decode_claim(request), task, REAL_TIMER.monotonic())
+        claim, known = codec.decode_claim(request), _state_of(task)
+        if known is not None and known.codec is not None:
+            claim = with_codec(claim, known.codec)
+        attempt = RunningAttempt(claim, task, REAL_TIMER.monotonic())
         if task.takes_context:
             attempt.context = IsolatedContext(attempt, self._progress_noted, self._send)
             attempt.context._tasks = task.registry
             attempt.context._open_transaction = partial(self._open_transaction, attempt)
             attempt.context._reader = JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
             self._start_notes()
-        attempt.wrap_handler(_middleware_of(task))
+        attempt.wrap_handler(() if known is None else known.middleware)
         return attempt
 
     def _run(self, attempt: RunningAttempt) -> None:
@@ -270,7 +273,9 @@ class IsolatedProcess:
             store = store_at(address)
             claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
             tasks = TaskRegistry() if attempt.task.registry is None else attempt.task.registry
-            self._queue_state = QueueState(store, tasks, claim_options, _middleware_of(attempt.task))
+            self._queue_state = QueueState(store, tasks, claim_options)
+            if (known := _state_of(attempt.task)) is not None:
+                self._queue_state = replace(self._queue_state, middleware=known.middleware, codec=known.codec)
         return self._queue_state
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -310,10 +315,10 @@ class IsolatedProcess:
         return call
 
 
-def _middleware_of(task: AnyTask) -> tuple[Middleware, ...]:
-    """Return the middleware of the queue that declares *task*, as the task's module has created it here."""
+def _state_of(task: AnyTask) -> QueueState | None:
+    """Return the state of the queue of *task*, which the imported modules have created; None if there is none."""
     queue = task._queue_reference.known
-    return () if queue is None else queue._state.middleware
+    return None if queue is None else queue._state
 
 
 def _stop_if_current(stop_message: Message | None, attempt: RunningAttempt | None) -> None:

@@ -44,8 +44,8 @@ def locate(task: AnyTask) -> Message:
             " declare it in a module"
         )
     included_in, queue = task._queue_reference.included_in, task._queue_reference.known
-    if included_in is not None and queue is not None and queue._state.middleware:
-        # The module of a collection need not import the queue, whose middleware the other process needs.
+    if included_in is not None and queue is not None and (queue._state.middleware or queue._state.codec is not None):
+        # The module of a collection need not import the queue, whose middleware and codec the other process needs.
         modules.append(included_in)
     return {"modules": list(dict.fromkeys(modules)), "name": name, "policy": repr(task.policy)}
 
