@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
 from holdfast.errors import StoreBusy
-from holdfast.storage.sqlite import writer, writer_queue
+from holdfast.storage.sqlite import group_commit, writer
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 
@@ -238,6 +238,7 @@ class TestWaitingForTheWriter:
     @pytest.fixture(autouse=True)
     def short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(group_commit, "BUSY_SECONDS", 0.1)
 
     def test_a_thread_that_waits_too_long_for_another_is_told(self, queue: holdfast.Queue) -> None:
         with queue.transaction() as transaction:
@@ -271,6 +272,7 @@ class TestWaitingForTheWriter:
 
     def test_a_task_in_its_own_transaction_is_told_at_once(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(group_commit, "BUSY_SECONDS", PATIENCE_SECONDS)
 
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
@@ -304,6 +306,7 @@ class TestWaitingForTheWriter:
 
     def test_a_task_started_in_a_transaction_runs_after_it(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(group_commit, "BUSY_SECONDS", PATIENCE_SECONDS)
 
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
@@ -335,7 +338,7 @@ class TestWaitingForTheWriter:
 class TestLoopsThatEnd:
     @pytest.fixture(autouse=True)
     def quick_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer_queue, "_POLL_SECONDS", 0.01)
+        monkeypatch.setattr(writer, "_POLL_SECONDS", 0.01)
 
     @staticmethod
     def leave_open(queue: holdfast.AsyncQueue) -> asyncio.Task[None]:

@@ -21,7 +21,7 @@ from holdfast.errors import StoreFull
 from holdfast.operations.enqueue import enqueue_jobs
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import lane_topic
-from holdfast.storage.sqlite import writer, writer_queue
+from holdfast.storage.sqlite import group_commit
 from holdfast.storage.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, interruptible, wait_until
@@ -77,7 +77,7 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def watch(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     # A group is closed after 20 ms, which would split the groups of a test on a busy machine.
-    monkeypatch.setattr(writer, "_GROUP_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(group_commit, "_GROUP_SECONDS", PATIENCE_SECONDS)
     watch = Watch()
     watch.store = SqliteStore(path, observe=watch)
     watch.store.migrate()
@@ -224,8 +224,8 @@ class TestOneGroup:
     def test_a_group_has_a_bound_in_number(
         self, queue: holdfast.Queue, watch: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(writer, "_GROUP_MAX", 8)
-        monkeypatch.setattr(writer, "_GROUP_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(group_commit, "_GROUP_MAX", 8)
+        monkeypatch.setattr(group_commit, "_GROUP_SECONDS", PATIENCE_SECONDS)
         assert gathered(watch, [enqueue(queue, f"job-{number}") for number in range(20)]) == [True] * 20
         assert max(watch.groups()) == 8
         assert sum(watch.groups()) == 20
@@ -233,7 +233,7 @@ class TestOneGroup:
     def test_a_group_has_a_bound_in_time(
         self, queue: holdfast.Queue, watch: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(writer, "_GROUP_SECONDS", 0)
+        monkeypatch.setattr(group_commit, "_GROUP_SECONDS", 0)
         assert gathered(watch, [enqueue(queue, f"job-{number}") for number in range(10)]) == [True] * 10
         assert max(watch.groups()) <= 2
         assert sum(watch.groups()) == 10
@@ -410,7 +410,7 @@ class TestInterrupts:
         interrupted = threading.Event()
         with interruptible() as interrupt:
 
-            def summon_slowly(ticket: writer_queue.Ticket) -> None:
+            def summon_slowly(ticket: group_commit.Ticket) -> None:
                 """Interrupt the waiting caller between being chosen and being woken."""
                 interrupt()
                 interrupted.wait(1)
@@ -420,7 +420,7 @@ class TestInterrupts:
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
             wait_until(lambda: watch.store._writer._queue.leader is not None)
-            monkeypatch.setattr(writer_queue.Ticket, "wake_to_lead", summon_slowly)
+            monkeypatch.setattr(group_commit.Ticket, "wake_to_lead", summon_slowly)
             with pytest.raises(KeyboardInterrupt), queue.transaction():
                 raise AssertionError("the interrupt did not come")
             monkeypatch.undo()

@@ -147,7 +147,7 @@ def patient(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
         return plain(trying, interrupted)
 
-    for module in ("readers", "writer"):
+    for module in ("readers", "group_commit"):
         monkeypatch.setattr(f"holdfast.storage.sqlite.{module}.wait_while_busy", wait_while_busy)
     owner = exclusive_owner(path)
     with holdfast.connect(str(path)) as queue:

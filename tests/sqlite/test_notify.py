@@ -184,7 +184,7 @@ def notifier(path: str) -> Iterator[FileNotifier]:
     LockFile(path).close()
     notifier = notifier_for(path)
     yield notifier
-    notifier._listeners.clear()
+    notifier.listeners.clear()
 
 
 class TestTheWatcher:
@@ -201,7 +201,7 @@ class TestTheWatcher:
         opened = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in opened if name.startswith(path)] == []
 
-    def test_it_stays_while_there_are_listeners(self, notifier: FileNotifier, path: str) -> None:
+    def test_it_stays_while_there_arelisteners(self, notifier: FileNotifier, path: str) -> None:
         listener = SyncListener()
         notifier.add("a", listener)
         [watcher] = watchers()
@@ -226,7 +226,7 @@ class TestTheWatcher:
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
         lock_file.close()
 
-    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(
+    def testlisteners_that_come_and_go_in_many_threads_are_all_woken(
         self, notifier: FileNotifier, path: str
     ) -> None:
         lock_file, gate = LockFile(path), threading.Lock()

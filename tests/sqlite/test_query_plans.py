@@ -19,6 +19,7 @@ ALLOWED = {
     "jobs_count": "counts every job that an operator's filter matches",
     "events_aged": "counts events for an operator who is about to prune them",
     "incarnations_delete": "sorts the few starts of one worker",
+    "ready_plain_routes": "sorts the first job of each route, of at most 32 routes",
     "tokens_newest": "sorts the tokens, which operators create one at a time",
     "fair_key_trim": "sorts the rounds, of which a thousand are kept",
 }
@@ -36,7 +37,8 @@ LARGE_TABLES = {
     "holdfast_session_message_id",
 }
 LISTS = {"routes", "prefixes", "matches", "seqs", "ids", "affinities", "sessions", "numbers", "names", "keys"} | {
-    "uploads"
+    "uploads",
+    "held",
 }
 PAIRS = {"results", "digests", "events", "indexes"}
 

@@ -14,14 +14,14 @@ import pytest
 
 import holdfast
 from holdfast import JobNotFound
-from holdfast.storage.sqlite import connection, writer
+from holdfast.storage.sqlite import connection, group_commit
 from holdfast.storage.sqlite.connection import LOG_BYTES_LONG
 from tests.chaos.processes import Child, say
 
 SHORTENED = 1 << 20
 BODY = {"body": "x" * 20_000}
 # How many commits may pass before the length of the log is checked.
-LOOKS = getattr(writer, "_COMMITS_BETWEEN_CHECKS", 1)
+LOOKS = getattr(group_commit, "_COMMITS_BETWEEN_CHECKS", 1)
 
 
 @pytest.fixture

@@ -9,16 +9,13 @@ import secrets
 import socket
 import time
 
+from holdfast.domain.new_job import uuid7
 from holdfast.storage.randomness import RANDOM
 
 
-def uuid7() -> str:
-    """Return a new UUIDv7: its first 48 bits are the time, so new ids are inserted at the end of an index."""
-    bits = RANDOM.getrandbits(74)
-    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (bits >> 62) << 64
-    tail = 0b10 << 62 | bits & (1 << 62) - 1
-    digits = f"{head | tail:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+def job_id() -> str:
+    """Return the id of a new job: a UUIDv7."""
+    return uuid7(time.time_ns() // 1_000_000, RANDOM.getrandbits(74))
 
 
 def lease_token() -> str:

@@ -40,7 +40,7 @@ def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
     chars = 0
     for index, new in enumerate(values):
         try:
-            checked = check_job(tasks.complete(new), fresh_id=ids.uuid7())
+            checked = check_job(tasks.complete(new), fresh_id=ids.job_id())
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         checked_jobs.append(checked)
@@ -77,7 +77,7 @@ def settlements(values: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
             raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
         held, outcome = claim(pair[0]), pair[1]
         try:
-            checked.append((held, check_outcome(outcome, tenant=held.job.tenant, fresh_id=ids.uuid7)))
+            checked.append((held, check_outcome(outcome, tenant=held.job.tenant, fresh_id=ids.job_id)))
         except InvalidInput as error:
             if len(values) == 1:
                 raise
@@ -165,7 +165,7 @@ def turn_outcomes(turn: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> l
 
 def _turn_outcome(turn: SessionClaim, outcome: Outcome, prefix: str = "") -> CheckedOutcome:
     try:
-        return check_outcome(outcome, tenant=turn.tenant, fresh_id=ids.uuid7)
+        return check_outcome(outcome, tenant=turn.tenant, fresh_id=ids.job_id)
     except InvalidInput as error:
         raise InvalidInput(f"{prefix}{error.field}", error.problem) from None
 

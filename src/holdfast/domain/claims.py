@@ -186,7 +186,11 @@ class ClaimRequest(NamedTuple):
         preferred = None
         if preference.affinities and not rank:
             preferred = Preference(preference.affinities, preference.expired)
-        return _fair_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), preferred)
+        return f"{self.fair_scope_prefix(listed, preferred)}{priority}"
+
+    def fair_scope_prefix(self, listed: int = 0, preferred: Preference | None = None) -> str:
+        """Return the text that precedes the priority in a fairness scope."""
+        return _fair_scope_prefix(self.lanes, self.kinds, self.capabilities, listed, preferred)
 
     def rank_of(self, kind: str) -> int:
         """Return the index of *kind* in the caller's list if the claim drains by its list, else 0."""
@@ -194,16 +198,16 @@ class ClaimRequest(NamedTuple):
 
 
 @lru_cache(_SCOPES_REMEMBERED)
-def _fair_scope(
+def _fair_scope_prefix(
     lanes: tuple[str, ...],
     kinds: tuple[str, ...] | None,
     capabilities: frozenset[str],
-    level: tuple[int, int],
+    listed: int,
     preferred: Preference | None,
 ) -> str:
     preference_key = [] if preferred is None else [preferred.expired, *sorted(preferred.affinities)]
-    seen = [sorted(lanes), kinds, sorted(capabilities), *level, preference_key]
-    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
+    seen = [sorted(lanes), kinds, sorted(capabilities), listed, preference_key]
+    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest() + ":"
 
 
 class ClaimOptions(TypedDict, total=False):

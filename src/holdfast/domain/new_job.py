@@ -17,7 +17,7 @@ from holdfast.domain.codec import NULL, Codec, encode_text, is_encoded
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import JobRow
 from holdfast.domain.kinds import Publication
-from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
+from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import (
     SESSION_OPTIONS,
     UNSUPPORTED_OPTIONS,
@@ -458,6 +458,32 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
     settings = _check_settings(kind, DEFAULT_NAME, options, keyed=False)
     values = {**settings._asdict(), **settings.route._asdict()}
     return {option: {field: values[field] for field in _PUBLISHED[option]} for option in options}
+
+
+def uuid7(now_ms: int, bits: int) -> str:
+    """Return a UUIDv7 of 74 random bits: its first 48 bits are the time, so new ids go to the end of an index."""
+    head = f"{now_ms >> 16:08x}-{now_ms & 0xFFFF:04x}-7{bits >> 62:03x}"
+    return f"{head}-{0x8000 | bits >> 48 & 0x3FFF:04x}-{bits & 0xFFFF_FFFF_FFFF:012x}"
+
+
+def plain_job(new: CheckedJob, routing: RoutingTable) -> tuple[CheckedJob, Route] | None:
+    """Return *new* with its published options, and its route, if it can be stored without reading anything first.
+
+    None if it may be a duplicate, has to be recorded, or if *routing*, which may be outdated, does not accept it.
+    """
+    if new.digest is not None or new.dedupe_key is not None or new.entry is not None or new.artifacts:
+        return None
+    if routing.publications:
+        try:
+            new = with_publication(new, routing.publications.get(new.settings.route.kind))
+        except InvalidInput:
+            return None
+    key = new.settings.route
+    route = routing.routes.get(key)
+    if route is None or new.settings.record_all or key.lane in routing.recorded_lanes or key.kind in routing.retired:
+        return None
+    lane = routing.lanes.get(key.lane)
+    return None if lane is not None and lane.state == "draining" else (new, route)
 
 
 def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:

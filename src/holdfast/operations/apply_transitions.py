@@ -30,9 +30,12 @@ async def apply_transitions(
 
 
 async def finish_transitions(
-    tx: StoreTransaction, routing: RoutingTable, written: Sequence[Transition], now: Now
+    tx: StoreTransaction, routing: RoutingTable | None, written: Sequence[Transition], now: Now
 ) -> list[JobRow]:
-    """Send notifications, unblock successors and update sessions; return the changed jobs, in order."""
+    """Send notifications, unblock successors and update sessions; return the changed jobs, in order.
+
+    Without *routing* it is read if it is needed.
+    """
     after = [transition.after for transition in written]
     await notify_jobs(tx, after)
     await _unblock_successors(tx, routing, written, now)
@@ -43,7 +46,7 @@ async def finish_transitions(
         if transition.after.session_number is not None and transition.event != "claimed"
     }
     if changed:
-        await refresh_sessions(tx, routing, changed, now)
+        await refresh_sessions(tx, routing or await tx.routing(), changed, now)
     return after
 
 
@@ -90,10 +93,12 @@ async def notify_jobs(tx: StoreTransaction, jobs: Sequence[JobRow]) -> None:
 
 
 async def _unblock_successors(
-    tx: StoreTransaction, routing: RoutingTable, written: Sequence[Transition], now: Now
+    tx: StoreTransaction, routing: RoutingTable | None, written: Sequence[Transition], now: Now
 ) -> None:
     # Only a job with a dedupe key can have a successor; skip the query for all others.
     ended = [one.after.seq for one in written if one.after.dedupe_key is not None and one.finishes]
     if ended:
         blocked = await tx.successors(ended)
-        await apply_transitions(tx, routing, [transitions.unblock(job, now) for job in blocked], now)
+        if blocked:
+            unblocked = [transitions.unblock(job, now) for job in blocked]
+            await apply_transitions(tx, routing or await tx.routing(), unblocked, now)

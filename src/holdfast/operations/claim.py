@@ -18,7 +18,7 @@ from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.lease import acknowledge_held
 from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
 from holdfast.operations.sessions import lock_free_sessions
-from holdfast.operations.settle import settle_under
+from holdfast.operations.settle import is_plain_success, settle_jobs
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, StoreTransaction
 
 _CHUNKS_MAX = 10
@@ -30,8 +30,23 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
 
     If the request repeats an earlier one, return the jobs that were leased then and are still held.
     """
+    claims = await _claim_plain(tx, request)
+    if claims is not None:
+        return claims
     routing, due, now = await tx.begin_claim()
     return await _claim(tx, routing, request, due, now)
+
+
+async def _claim_plain(tx: StoreTransaction, request: ClaimRequest) -> list[Claim] | None:
+    """Claim in a plain form, if the engine has one for the request and the state of the store."""
+    if request.exclusive or request.resent or request.cut_off:
+        return None
+    found = await tx.select_plain(request)
+    if found is None:
+        return None
+    routing, selection = found
+    jobs = await _take(tx, routing, request, selection)
+    return [Claim(Job(job), request.lease_ms) for job in jobs]
 
 
 async def settle_and_claim(
@@ -40,9 +55,13 @@ async def settle_and_claim(
     started: Sequence[JobFence],
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
-    """Settle, acknowledge the *started* leases and claim, in one transaction that begins with one statement."""
+    """Settle, acknowledge the *started* leases and claim, in one transaction."""
+    if all(is_plain_success(checked) for _, checked in outcomes):
+        settlements = await settle_jobs(tx, outcomes)
+        await acknowledge_held(tx, started)
+        return settlements, await claim_jobs(tx, request)
     routing, due, now = await tx.begin_claim()
-    settlements = (await settle_under(tx, routing, outcomes)) if outcomes else []
+    settlements = await settle_jobs(tx, outcomes, routing)
     await acknowledge_held(tx, started)
     if any(checked.follow_ups for _, checked in outcomes):
         # Follow-ups may have added routes.
@@ -113,15 +132,19 @@ async def seconds_to_next_change(tx: StoreTransaction) -> float:
 # --- selecting and leasing -----------------------------------------------------------------------------------------
 
 
-async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> list[JobRow]:
+async def _take(
+    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs | None = None
+) -> list[JobRow]:
+    """Lease ready jobs up to the limit, beginning with those of *selection*."""
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
     preference, taken = request.preference, list[JobRow]()
     chunks_left = _CHUNKS_MAX
     while routes and len(taken) < request.limit:
         # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
-        limit = 1 if preference.expired else request.limit - len(taken)
-        ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.recorded_lanes)
-        selection = await tx.select_ready(ready)
+        if selection is None:
+            limit = 1 if preference.expired else request.limit - len(taken)
+            ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.recorded_lanes)
+            selection = await tx.select_ready(ready)
         if selection is not None and not selection.jobs:
             # The next job has an affinity that the claim may not add.
             break
@@ -131,6 +154,7 @@ async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimReque
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
             preference = preference.holding(job.affinity for job in jobs)
+            selection = None
         elif chunks_left and await run_due_maintenance(tx, routing):
             # Jobs this claim could take may become ready only after more maintenance; look a bounded number of times.
             chunks_left -= 1

@@ -26,6 +26,7 @@ from holdfast.operations.session_enqueue import (
     write_sessions,
 )
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
+from holdfast.storage.notifications import LANE_TOPIC
 
 
 async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> StoredJob:
@@ -35,6 +36,10 @@ async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = F
         stored = await tx.job_by_id(new.id)
         if stored is not None:
             return StoredJob(Job(stored), created=True)
+    plain = await tx.insert_plain(new)
+    if plain is not None:
+        tx.topics.add(LANE_TOPIC + plain.lane)
+        return StoredJob(Job(plain), created=True)
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 

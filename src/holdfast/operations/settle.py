@@ -20,16 +20,28 @@ from holdfast.operations.lease import held_job
 from holdfast.storage.contract import StoreTransaction
 
 
-async def settle_jobs(tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Settlement]:
+async def settle_jobs(
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], routing: RoutingTable | None = None
+) -> list[Settlement]:
     """Settle each claim independently and return a settlement for each, in order.
 
-    Plain outcomes are written together. An outcome with follow-ups or artifacts is written after all outcomes before
-    it, in its own savepoint: if a follow-up or artifact is refused, only that outcome is rolled back.
+    *routing* is the routing that this transaction has read, if any. Plain outcomes are written together. An outcome
+    with follow-ups or artifacts is written after all outcomes before it, in its own savepoint: if a follow-up or
+    artifact is refused, only that outcome is rolled back.
     """
     if not outcomes:
         return []
-    routing = await tx.routing()
-    return await settle_under(tx, routing, outcomes)
+    done = await _settle_plain_successes(tx, outcomes)
+    if len(done) == len(outcomes):
+        return [done[index] for index in range(len(outcomes))]
+    rest = [pair for index, pair in enumerate(outcomes) if index not in done]
+    others = iter(await _settle_each(tx, routing or await tx.routing(), rest))
+    return [done[index] if index in done else next(others) for index in range(len(outcomes))]
+
+
+def is_plain_success(checked: CheckedOutcome) -> bool:
+    """Return whether an outcome is a success whose result alone identifies it, without follow-ups and artifacts."""
+    return type(checked.outcome) is Done and checked.digest is None
 
 
 def divide_settlements(
@@ -53,22 +65,10 @@ def divide_settlements(
     return list(parts)
 
 
-async def settle_under(
-    tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
-) -> list[Settlement]:
-    """Do what `settle_jobs` does, with a routing table that this transaction has read."""
-    done = await _settle_plain_successes(tx, routing, outcomes)
-    if not done:
-        return await _settle_each(tx, routing, outcomes)
-    rest = [pair for index, pair in enumerate(outcomes) if index not in done]
-    others = iter((await _settle_each(tx, routing, rest)) if rest else ())
-    return [done[index] if index in done else next(others) for index in range(len(outcomes))]
-
-
 async def _settle_plain_successes(
-    tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> dict[int, Settlement]:
-    """Settle plain successes in one statement, if the engine has one; return their settlements by index.
+    """Settle plain successes whose lease is held; return their settlements by index.
 
     Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling.
     """
@@ -77,13 +77,13 @@ async def _settle_plain_successes(
     # If a job is in the call twice, settle the first here; `_settle_each` then decides on the second.
     indexes: dict[int, int] = {}
     for index, (claim, checked) in enumerate(outcomes):
-        if type(checked.outcome) is Done and checked.digest is None:
+        if is_plain_success(checked):
             indexes.setdefault(claim.job.number, index)
     if not indexes:
         return {}
     now = await tx.now()
     written = await tx.finish_held([outcomes[index] for index in indexes.values()], now)
-    jobs = await finish_transitions(tx, routing, list(written.values()), now)
+    jobs = await finish_transitions(tx, None, list(written.values()), now)
     return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], Job(job)) for job in jobs}
 
 

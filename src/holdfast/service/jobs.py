@@ -114,7 +114,7 @@ def _parsed(call: Call, number: int, content: bytes) -> _Line:
         new = granted_job(call.grants, body)
         keyed_jobs(call, [new], number, single=True)
         # Validated here, so that an invalid line does not fail its neighbours.
-        check_job(new, fresh_id=ids.uuid7())
+        check_job(new, fresh_id=ids.job_id())
     except (ProblemError, HoldfastError) as error:
         if isinstance(error, InvalidInput):
             error = InvalidInput(error.field.removeprefix(".") or "body", error.problem)

@@ -20,7 +20,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventName
 from holdfast.domain.job import AttemptRow, JobRow, State
 from holdfast.domain.kinds import Publication
-from holdfast.domain.new_job import DedupeKey
+from holdfast.domain.new_job import CheckedJob, DedupeKey
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
@@ -202,6 +202,10 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[JobRow]:
         """Lock the jobs that match *matches*, in order of their numbers, and return them."""
 
+    async def insert_plain(self, new: CheckedJob) -> JobRow | None:
+        """Store one job in a plain form; return None, with nothing written, if there is none for it."""
+        return None
+
     @abstractmethod
     async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs, including session entries; raise `OvertakenError` if an id or key was taken."""
@@ -230,6 +234,13 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     @abstractmethod
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Lock ready jobs in claim order, and lease them if the engine does both at once; None if there are none."""
+
+    async def select_plain(self, request: ClaimRequest) -> tuple[RoutingTable, ReadyJobs] | None:
+        """Do what `begin_claim` and `select_ready` do, in a plain form.
+
+        Return None, with nothing written, if there is none for the request, maintenance is due or no job is ready.
+        """
+        return None
 
     @abstractmethod
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
@@ -292,7 +303,7 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     # --- transitions ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def apply(self, transitions: Sequence[Transition], now: Now) -> None:
+    async def apply(self, decided: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events; raise `OvertakenError` if a job changed since.
 
         The event of a transition is appended to the log if the job's event count has changed.

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Listener(Protocol):
@@ -23,25 +23,26 @@ class Notifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: dict[str, set[Listener]] = {}
+        self.listeners: dict[str, set[Listener]] = {}
+        """The listeners of each topic that has any."""
 
     def add(self, topic: str, listener: Listener) -> None:
         """Notify *listener* of *topic* from now on."""
         with self._lock:
-            self._listeners.setdefault(topic, set()).add(listener)
+            self.listeners.setdefault(topic, set()).add(listener)
 
     def remove(self, topic: str, listener: Listener) -> None:
         """Stop notifying *listener* of *topic*."""
         with self._lock:
-            others = self._listeners.get(topic, set())
+            others = self.listeners.get(topic, set())
             others.discard(listener)
             if not others:
-                self._listeners.pop(topic, None)
+                self.listeners.pop(topic, None)
 
     def topics(self) -> set[str]:
         """Return the topics that have listeners."""
         with self._lock:
-            return set(self._listeners)
+            return set(self.listeners)
 
     def refresh(self) -> None:
         """Retry to watch for notifications of other processes; a store in memory has none."""
@@ -49,7 +50,7 @@ class Notifier:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake all listeners of *topics*."""
         with self._lock:
-            woken = [listener for topic in topics for listener in self._listeners.get(topic, ())]
+            woken = [listener for topic in topics for listener in self.listeners.get(topic, ())]
         for listener in woken:
             listener.wake()
 
@@ -96,6 +97,10 @@ class AsyncListener:
         return time.monotonic() - started
 
 
+LANE_TOPIC: Final = "lane:"
+"""The prefix of the topics of lanes, for the calls that every job needs."""
+
+
 def job_topic(job_id: str) -> str:
     """Return the topic notified when the job has finished."""
     return f"job:{job_id}"
@@ -108,7 +113,7 @@ def output_topic(job_id: str) -> str:
 
 def lane_topic(lane: str) -> str:
     """Return the topic notified when the lane may have claimable jobs."""
-    return f"lane:{lane}"
+    return LANE_TOPIC + lane
 
 
 def sessions_topic(lane: str) -> str:

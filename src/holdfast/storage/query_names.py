@@ -193,9 +193,15 @@ SharedQuery: TypeAlias = Literal[
 """The queries that both SQL engines have."""
 
 SqliteQuery: TypeAlias = Literal[
+    "job_insert_plain",
+    "ready_plain_next",
+    "ready_plain_routes",
+    "ready_plain_stream",
     "ready_stream",
     "ready_tops_one",
     "job_claim_one",
+    "job_done_held",
+    "job_done_held_one",
     "job_done_one",
     "jobs_current_one",
     "events_append_one",

@@ -20,8 +20,7 @@ from holdfast.storage.cancellation import retrieve
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.randomness import RANDOM
-from holdfast.storage.store import AsyncTarget, SyncTarget
-from holdfast.storage.transaction import Operation, PlainForm
+from holdfast.storage.store import AsyncTarget, Operation, PlainForm, SyncTarget
 
 T = TypeVar("T")
 
@@ -37,6 +36,18 @@ _UNDO_RETRIES: Final = RetryPolicy(first=0.05, last=1.0, calls=5)
 
 # The event loop keeps only weak references to its tasks.
 _in_background: set[asyncio.Task[None]] = set()
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
+    raise RuntimeError("an operation suspended in a sync transaction")
 
 
 class WithdrawnError(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from holdfast.domain import limits, strict_json
+from holdfast.domain import limits, strict_json, transitions
 from holdfast.domain.claims import Claim, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
@@ -26,7 +26,7 @@ from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_content import SqlContent
-from holdfast.storage.sql_queries import SqlRecords, SqlSessions
+from holdfast.storage.sql_queries import Row, SqlRecords, SqlSessions
 
 _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
@@ -344,19 +344,19 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    async def apply(self, transitions: Sequence[Transition], now: Now) -> None:
+    async def apply(self, decided: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events."""
-        others = [transition for transition in transitions if transition.event not in _FREQUENT]
-        if len(others) < len(transitions):
-            await self._write_frequent(transitions)
+        others = [transition for transition in decided if transition.event not in _FREQUENT]
+        if len(others) < len(decided):
+            await self._write_frequent(decided)
         if others:
             rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in others]
             await self._change_rows("job_transition", rows)
             await self._write_attempts(others, now)
-        events = {after.seq: event for before, after, event in transitions if after.event_count != before.event_count}
+        events = {after.seq: event for before, after, event in decided if after.event_count != before.event_count}
         await self.append_events(events, now)
 
-    async def _write_frequent(self, transitions: Sequence[Transition]) -> None:
+    async def _write_frequent(self, decided: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
         The index in a claim and the result of a success differ by job; all other values are common to the call or,
@@ -364,7 +364,7 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         """
         claimed: dict[int, dict[int, JobRow]] = {}
         done: dict[int, dict[int, JobRow]] = {}
-        for before, after, event in transitions:
+        for before, after, event in decided:
             if event in _FREQUENT:
                 group = claimed if event == "claimed" else done
                 group.setdefault(after.event_count - before.event_count, {})[after.seq] = after
@@ -382,9 +382,9 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
             if digests:
                 await self._change("job_digest", {"digests": digests}, len(digests))
 
-    async def _write_attempts(self, transitions: Sequence[Transition], now: Now) -> None:
+    async def _write_attempts(self, decided: Sequence[Transition], now: Now) -> None:
         stored, trimmed = [], []
-        for transition in transitions:
+        for transition in decided:
             if attempt := attempt_ended(transition, now):
                 job = transition.after
                 stored.append((job.seq, job.lease_token, job.settle_digest, *attempt))
@@ -394,12 +394,6 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
             await self.query("attempt_insert", many=stored)
         if trimmed:
             await self.query("attempt_trim", many=trimmed)
-
-    async def finish_held(
-        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
-    ) -> dict[int, Transition]:
-        """Return an empty dict: there is no plain form."""
-        return {}
 
     async def refresh(self, claims: Sequence[Claim]) -> dict[int, JobRow]:
         """Return the current jobs of *claims*.
@@ -548,6 +542,21 @@ def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
         "lease_until_ms": one.lease_until_ms,
         "started_at_ms": one.started_at_ms,
     }
+
+
+# The columns that may change while an attempt runs, in the order in which a plain settle returns them.
+_CURRENT: Final = ("priority", "phase", "percent", "cancel_requested", "event_count")
+_current: Final = attrgetter(*_CURRENT)
+
+
+def succeeded(claimed: JobRow, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
+    """Return the transition of a job that a plain settle has finished; *current* are its columns after that."""
+    *unchanged, event_count = current
+    before = claimed
+    if (*unchanged, event_count - 1) != _current(claimed):
+        before = claimed._replace(**dict(zip(_CURRENT, (*unchanged, event_count - 1), strict=True)))
+    transition = transitions.succeed(before, checked, now)
+    return transition._replace(after=transition.after.counting_event())
 
 
 def _conditions(job_filter: JobFilter, now: Now) -> dict[str, Any]:

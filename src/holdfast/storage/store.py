@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast.domain.new_job import CheckedJob
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import Notifier
-from holdfast.storage.transaction import Operation, PlainForm
+from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_queries import Rows
 
 T = TypeVar("T")
+
+Operation: TypeAlias = Callable[[StoreTransaction], Coroutine[Any, Any, T]]
+"""A store operation with its arguments bound; it can be run again."""
+
+
+class PlainForm(NamedTuple):
+    """A whole write transaction as one statement, for an engine where each query costs a round trip."""
+
+    name: QueryName
+    values: Mapping[str, Any]
+    finish: Callable[[Rows], Any]
+    """Return the result for the rows of the statement; None if it did nothing and the operation must run."""
+    again: Operation[Any]
+    """The operation to run instead if it is unknown whether the statement was committed."""
+    topics: Sequence[str]
+    """The topics to notify."""
 
 
 class SyncTarget(Protocol):

@@ -221,70 +221,70 @@ class TaskRegistry:
     _all: ClassVar[weakref.WeakSet[TaskRegistry]] = weakref.WeakSet()
 
     def __init__(self) -> None:
-        self._tasks: dict[str, AnyTask] = {}
+        self.by_kind: dict[str, AnyTask] = {}
         self._lock = Lock()
         self._all.add(self)
 
     @classmethod
     def find_in_process(cls, kind: str) -> list[AnyTask]:
         """Return the tasks of *kind* in all registries of this process. For internal use."""
-        return [task for registry in cls._all if (task := registry._tasks.get(kind)) is not None]
+        return [task for registry in cls._all if (task := registry.by_kind.get(kind)) is not None]
 
     def add(self, *tasks: AnyTask) -> None:
         """Add *tasks*; raise and add none if a kind is registered with another function. For internal use."""
         with self._lock:
             for task in tasks:
-                registered = self._tasks.get(task.kind, task)
+                registered = self.by_kind.get(task.kind, task)
                 if registered.function is not task.function:
                     raise Misconfigured(
                         f"kind {task.kind!r} is declared twice, as {_source(registered)} and as {_source(task)}"
                     )
             for task in tasks:
-                self._tasks.setdefault(task.kind, task)
+                self.by_kind.setdefault(task.kind, task)
 
     def get(self, kind: str) -> AnyTask:
         """Return the task of *kind*, or raise `UnknownKind`."""
         try:
-            return self._tasks[kind]
+            return self.by_kind[kind]
         except KeyError:
             raise UnknownKind(kind, f"no task of this kind is declared{self._suggestion(kind)}") from None
 
     def _suggestion(self, kind: str) -> str:
-        close = difflib.get_close_matches(kind, self._tasks, n=1)
+        close = difflib.get_close_matches(kind, self.by_kind, n=1)
         if close:
             return f"; did you mean {close[0]!r}?"
-        kinds = ", ".join(map(repr, list(self._tasks)[:_KINDS_SHOWN]))
-        return f"; declared kinds: {kinds}{', …' if len(self._tasks) > _KINDS_SHOWN else ''}" if kinds else ""
+        kinds = ", ".join(map(repr, list(self.by_kind)[:_KINDS_SHOWN]))
+        return f"; declared kinds: {kinds}{', …' if len(self.by_kind) > _KINDS_SHOWN else ''}" if kinds else ""
 
     def complete(self, new: JobLike) -> JobLike:
         """Return *new* with the options of its kind's task, if any, and its payload checked. For internal use."""
-        if not self._tasks:
+        if not self.by_kind:
             return new
         kind, payload, options = parts_of(new)
-        task = self._tasks.get(kind) if isinstance(kind, str) else None
+        task = self.by_kind.get(kind) if isinstance(kind, str) else None
         return new if task is None else task.completed(payload, options)
 
     def decode_result(self, job: Job) -> Any:
         """Return the result of *job*, decoded by the return annotation of its task, if any. For internal use."""
-        task = self._tasks.get(job.kind)
+        task = self.by_kind.get(job.kind)
         return job.result if task is None else task.decode_result(job.result)
 
     def kinds(self) -> tuple[str, ...]:
         """Return every kind in order of declaration."""
-        return tuple(self._tasks)
+        return tuple(self.by_kind)
 
     def lanes(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Return the default lanes of *kinds*."""
         return tuple(dict.fromkeys(self.get(kind).options.get("lane", DEFAULT_NAME) for kind in kinds))
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._tasks
+        return kind in self.by_kind
 
     def __iter__(self) -> Iterator[AnyTask]:
-        return iter(tuple(self._tasks.values()))
+        return iter(tuple(self.by_kind.values()))
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.by_kind)
 
 
 def _source(task: AnyTask) -> str:

@@ -24,8 +24,7 @@ from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
 from holdfast.domain.outcomes import Done, Failed, Outcome
 from holdfast.domain.output import OutputWrite, StreamEnd
-from holdfast.storage.store import ExternalTransaction
-from holdfast.storage.transaction import Operation, PlainForm
+from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.output import emitted
 from holdfast.worker.timers import Scheduled

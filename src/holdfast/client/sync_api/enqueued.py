@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.domain.errors import JobFailed
@@ -15,31 +16,15 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 
+@dataclass(frozen=True, slots=True)
 class Enqueued(Generic[R_co]):
     """An enqueued job: whether it is new, and access to its result."""
 
-    __slots__ = ("_queue", "created", "job")
-
+    _queue: JobMethods = field(repr=False, compare=False)
     job: Job
     """The job as it was stored, or the job that the call found."""
     created: bool
     """Whether the call created the job; false if it found a duplicate."""
-
-    def __init__(self, queue: JobMethods, job: Job, *, created: bool) -> None:
-        self._queue = queue
-        self.job = job
-        self.created = created
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.job!r}, created={self.created}>"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Enqueued):
-            return NotImplemented
-        return (self.job, self.created) == (other.job, other.created)
-
-    def __hash__(self) -> int:
-        return hash((self.job, self.created))
 
     @property
     def id(self) -> str:

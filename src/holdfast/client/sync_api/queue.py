@@ -7,10 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from secrets import token_hex
+from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Unpack
 
-from holdfast.client import ids, validate_calls
+from holdfast.client import validate_calls
 from holdfast.client.middleware import CheckedSettlements
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.admin import Admin
@@ -38,7 +40,7 @@ from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, JobNot
 from holdfast.domain.events import EventPage
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Attempt, Job, State
-from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of
+from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of, uuid7
 from holdfast.domain.outcomes import Outcome
 from holdfast.domain.results import COUNT_BY, CountBy, JobPage, StoredJob
 from holdfast.domain.validation import Duration
@@ -50,6 +52,7 @@ from holdfast.operations import lease as lease_operations
 from holdfast.operations import maintenance
 from holdfast.operations import settle as settle_operations
 from holdfast.storage.notifications import job_topic, lane_topic
+from holdfast.storage.randomness import RANDOM
 from holdfast.storage.runners import SyncLeasing
 from holdfast.storage.store import ExternalTransaction, Store, SyncTarget
 from holdfast.tasks.decorators import SyncTaskHost
@@ -96,8 +99,10 @@ class JobMethods(ContentWrites):
         duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
-        new = self._state.tasks.complete(new_job_of(kind, payload, common, options))
-        checked = check_job(new, fresh_id=ids.uuid7())
+        new: JobLike = new_job_of(kind, payload, common, options)
+        if self._state.tasks.by_kind:
+            new = self._state.tasks.complete(new)
+        checked = check_job(new, fresh_id=uuid7(time_ns() // 1_000_000, RANDOM.getrandbits(74)))
         if self._state.codec is None and not self._state.middleware:
             stored = self._store_job(checked)
         else:
@@ -418,7 +423,7 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
         return claims
 
     def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:
-        return check_claim({**self._state.claimer, **options}, limit=limit, fresh_token=ids.lease_token())
+        return check_claim({**self._state.claimer, **options}, limit=limit, fresh_token=token_hex(16))
 
     # --- read ------------------------------------------------------------------------------------------------------
 

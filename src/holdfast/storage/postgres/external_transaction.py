@@ -21,7 +21,8 @@ from holdfast.storage.postgres.transaction import (
     refuse_ended,
     run_joined,
 )
-from holdfast.storage.transaction import Operation, PlainForm, run_sync
+from holdfast.storage.runners import run_sync
+from holdfast.storage.store import Operation, PlainForm
 
 T = TypeVar("T")
 

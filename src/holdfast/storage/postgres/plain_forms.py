@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.domain import new_job as admissions
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
+from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.results import StoredJob
@@ -28,7 +28,7 @@ from holdfast.storage.postgres.errors import is_retryable, lost
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO
 from holdfast.storage.postgres.transaction import LOCK_MS, PostgresSettings, notification, roll_back
 from holdfast.storage.sql_queries import Rows
-from holdfast.storage.transaction import Operation, PlainForm
+from holdfast.storage.store import Operation, PlainForm
 
 # Values are part of the text, which the server parses completely before it executes anything.
 _PAYLOAD_CHARS_MAX = 100_000
@@ -55,29 +55,18 @@ def still_unknown(unconfirmed: UnconfirmedError) -> Iterator[None]:
 
 def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
     """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
-    if routing is None or new.digest is not None or new.dedupe_key is not None or new.artifacts:
+    found = None if routing is None else admissions.plain_job(new, routing)
+    if routing is None or found is None:
         return None
-    try:
-        new = admissions.with_publication(new, routing.publications.get(new.settings.route.kind))
-    except InvalidInput:
-        # The cached catalog may be outdated; the full operation decides.
-        return None
-    settings, route = new.settings, new.settings.route
-    if (
-        route.session
-        or route not in routing.routes
-        or routing.lane(route.lane).state == "draining"
-        or route.kind in routing.retired
-    ):
-        return None
+    new, route = found
+    settings = new.settings
     waits = settings.delay_ms or settings.run_at_ms is not None
     expires = settings.deadline_in_ms is not None or settings.deadline_at_ms is not None
-    recorded = settings.record_all or settings.route.lane in routing.recorded_lanes
-    if waits or expires or recorded or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
+    if waits or expires or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
         return None
     fair_key = routing.lane(settings.route.lane).fair_key_of(settings.tenant)
     values = {
-        "route": routing.routes[settings.route].number,
+        "route": route.number,
         "id": new.id,
         "tenant": settings.tenant,
         "fair_key": fair_key,

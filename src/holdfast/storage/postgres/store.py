@@ -40,8 +40,8 @@ from holdfast.storage.postgres.transaction import (
     run_transaction,
     unobserved,
 )
-from holdfast.storage.store import ExternalTransaction
-from holdfast.storage.transaction import Operation, PlainForm, run_sync
+from holdfast.storage.runners import run_sync
+from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
 
 T = TypeVar("T")
 

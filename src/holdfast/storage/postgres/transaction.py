@@ -11,17 +11,16 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
-from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.domain import limits, transitions
+from holdfast.domain import limits
 from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
-from holdfast.domain.job import JobRow, row_of
+from holdfast.domain.job import row_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.retry import RetryPolicy
@@ -37,8 +36,8 @@ from holdfast.storage.postgres.sql import texts
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
-from holdfast.storage.transaction import Operation
+from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction, succeeded
+from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
@@ -348,13 +347,6 @@ def refuse_ended(connection: Any) -> None:
         raise Misconfigured("the transaction that this would join has ended")
 
 
-# The columns of `jobs_succeed` after the number; the last is the event count including the recorded event.
-_CURRENT = ("priority", "phase", "percent", "cancel_requested", "event_count")
-
-
-_current = attrgetter(*_CURRENT[:-1])
-
-
 async def succeed_held(
     tx: SqlTransaction, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
 ) -> dict[int, Transition]:
@@ -372,13 +364,4 @@ async def succeed_held(
     }
     rows = await tx.query("jobs_succeed", values)
     ended = {row[0]: row[1:] for row in rows}
-    return {row.seq: _succeed(row, ended[row.seq], checked, now) for row, checked in claimed if row.seq in ended}
-
-
-def _succeed(claimed: JobRow, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
-    before = claimed
-    if current != (*_current(claimed), claimed.event_count + 1):
-        before = claimed._replace(**dict(zip(_CURRENT, current, strict=True)))
-        before = before._replace(event_count=before.event_count - 1)
-    transition = transitions.succeed(before, checked, now)
-    return transition._replace(after=transition.after.counting_event())
+    return {row.seq: succeeded(row, ended[row.seq], checked, now) for row, checked in claimed if row.seq in ended}

@@ -255,7 +255,13 @@ class SqliteConnector:
 
     def check_unmoved(self) -> None:
         """Raise if the opened file is no longer the one at its path: writes would be lost."""
-        if self._identity is not None and identity_of(self.path) != self._identity:
+        if self._identity is None:
+            return
+        try:
+            status = os.stat(self.path)  # noqa: PTH116  # a path object costs more than the call
+        except OSError:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._identity:
             raise StoreUnreachable(
                 f"{self.path!r} was deleted, moved or replaced while this queue was open, and nothing was stored. Put"
                 " the file back; or stop all processes that use it, delete the -wal and -shm files of the old"

@@ -13,6 +13,7 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.storage.cancellation import in_thread
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.runners import run_sync
 from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.sql import QUERIES
@@ -23,7 +24,7 @@ from holdfast.storage.sqlite.transaction import (
     SqliteTransaction,
     plain_cursor,
 )
-from holdfast.storage.transaction import Operation, PlainForm, run_sync
+from holdfast.storage.store import Operation, PlainForm
 
 T = TypeVar("T")
 

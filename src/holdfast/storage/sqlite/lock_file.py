@@ -17,6 +17,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final, Literal
 
 from holdfast.domain.errors import StoreBusy
@@ -155,6 +156,7 @@ def _mapped(path: str) -> mmap.mmap:
         os.close(descriptor)
 
 
+@lru_cache(_SLOTS)
 def _slot(topic: str) -> int:
     return zlib.crc32(topic.encode()) % _SLOTS
 

@@ -1,6 +1,6 @@
 """Reading: each operation on one consistent snapshot, concurrently with the writer and other readers.
 
-As in `writer_queue`, each step can be repeated after an interrupt, and no `Condition` is used.
+As in `group_commit`, each step can be repeated after an interrupt, and no `Condition` is used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from holdfast.storage.runners import run_sync
 from holdfast.storage.sqlite.connection import SqliteConnector, wait_while_busy
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.transaction import (
@@ -21,7 +22,7 @@ from holdfast.storage.sqlite.transaction import (
     close_connection,
     plain_cursor,
 )
-from holdfast.storage.transaction import Operation, run_sync
+from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from holdfast.storage.sqlite.notify import notifier_for
 from holdfast.storage.sqlite.readers import Readers
 from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
 from holdfast.storage.sqlite.writer import Writer
-from holdfast.storage.store import ExternalTransaction
-from holdfast.storage.transaction import Operation, PlainForm
+from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
 
 T = TypeVar("T")
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from holdfast.domain import strict_json
+from holdfast.domain.claim_order import Preference
+from holdfast.domain.claims import Claim, ClaimRequest
 from holdfast.domain.clock import Clock, Now
+from holdfast.domain.job import JobRow, row_of
+from holdfast.domain.new_job import CheckedJob, new_job, plain_job
+from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
+from holdfast.domain.routing import RoutingTable
+from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
+from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction, succeeded
 from holdfast.storage.sqlite.health import examine
 from holdfast.storage.sqlite.sql import FOR_ONE, QUERIES
 
@@ -64,7 +72,9 @@ class SqliteTransaction(SqlTransaction):
     __slots__ = ("_clock", "_cursor", "_observe", "_path")
 
     def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
-        super().__init__(state)
+        # Not by super().__init__: it is created for every operation.
+        self.topics = set()
+        self._cache = state
         self._path = state.path
         self._cursor = cursor
         self._clock = clock
@@ -86,6 +96,75 @@ class SqliteTransaction(SqlTransaction):
         cursor.execute(*self._bind(name, values))
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
+    # --- plain forms ------------------------------------------------------------------------------------------------
+
+    async def insert_plain(self, new: CheckedJob) -> JobRow | None:
+        """Store one job by one statement, if the cached routing is current."""
+        routing = self._cache.newest
+        found = None if routing is None else plain_job(new, routing)
+        if routing is None or found is None:
+            return None
+        new, route = found
+        lane = routing.lanes.get(route.key.lane)
+        fair_key = new.settings.tenant if lane is None else lane.fair_key_of(new.settings.tenant)
+        job = new_job(new, 0, fair_key, self._clock.now())
+        seq = await self._insert("job_insert_plain", (job.state, str(routing.version), route.number, *_plain(job)))
+        return None if seq is None else job._replace(seq=seq)
+
+    async def _insert(self, name: QueryName, values: Row) -> int | None:
+        """Insert a row and return its number, or None if it was ignored."""
+        self._observe(name)
+        cursor: sqlite3.Cursor = self._cursor
+        cursor.execute(QUERIES[name], values)
+        return cursor.lastrowid if cursor.rowcount else None
+
+    async def select_plain(self, request: ClaimRequest) -> tuple[RoutingTable, ReadyJobs] | None:
+        """Read the next jobs by one statement, if the cached routing is current and no maintenance is due."""
+        routing = self._cache.newest
+        if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
+            return None
+        routes = routing.serving(request.lanes, request.kinds, request.capabilities)
+        name: QueryName = "ready_plain_next"
+        values: dict[str, Any] = {}
+        if len(routes) == 1:
+            values["route"] = routes[0].number
+            if request.limit > 1:
+                name, values["limit"] = "ready_plain_stream", request.limit
+        elif routes and request.limit == 1 and len(routes) <= _PLAIN_ROUTES_MAX:
+            name, values["routes"] = "ready_plain_routes", [route.number for route in routes]
+        else:
+            return None
+        now = self._clock.now()
+        values |= {"scope": request.fair_scope_prefix(), "version": str(routing.version)}
+        values |= {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
+        rows = await self.query(name, values)
+        if not rows:
+            return None
+        jobs = [JobRow._make(row[1:]) for row in rows]
+        if len(jobs) > 1:
+            jobs.sort(key=_by_due_time)
+        return routing, ReadyJobs(jobs, f"{values['scope']}{jobs[0].priority}", rows[0][0])
+
+    async def finish_held(
+        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
+    ) -> dict[int, Transition]:
+        """Finish the jobs whose lease is held, with their events, by two statements."""
+        claimed = {row.seq: (row, checked) for row, checked in ((row_of(one.job), two) for one, two in settlements)}
+        name: QueryName = "job_done_held"
+        values: dict[str, Any] = {"now": now.wall_ms, "lease_now": now.lease_ms}
+        held = [(row.seq, row.epoch, row.lease_token, checked.result_json) for row, checked in claimed.values()]
+        if len(held) == 1:
+            name = "job_done_held_one"
+            values |= zip(("seq", "epoch", "token", "result"), held[0], strict=True)
+        else:
+            values["held"] = held
+        current = {row[0]: row[1:] for row in await self.query(name, values)}
+        done = {seq: one for seq, one in claimed.items() if seq in current}
+        await self.append_events(dict.fromkeys(done, "done"), now)
+        return {seq: succeeded(row, current[seq], checked, now) for seq, (row, checked) in done.items()}
+
+    # --- selecting --------------------------------------------------------------------------------------------------
+
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose ready jobs in claim order; there is no other writer to take them."""
         return await select_ready(self, request)
@@ -100,6 +179,27 @@ class SqliteTransaction(SqlTransaction):
         if for_one is not None and (bound := _bound_one(values)) is not None:
             return QUERIES[for_one], bound
         return QUERIES[name], _bound(values)
+
+
+_NO_PREFERENCE: Final = Preference()
+_PLAIN_ROUTES_MAX: Final = 32
+# The columns of `job_insert_plain` after the state, the version and the route.
+_plain: Final = attrgetter(
+    "id",
+    "tenant",
+    "fair_key",
+    "priority",
+    "affinity",
+    "payload_json",
+    "headers_json",
+    "tags_json",
+    "enqueued_at_ms",
+    "due_at_ms",
+    "deadline_at_ms",
+    "max_attempts",
+    "backoff_json",
+)
+_by_due_time: Final = attrgetter("due_at_ms", "seq")
 
 
 class AioSqliteTransaction(SqliteTransaction):
@@ -118,6 +218,12 @@ class AioSqliteTransaction(SqliteTransaction):
             return [(cursor.rowcount,)]
         await cursor.execute(*self._bind(name, values))
         return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
+
+    async def _insert(self, name: QueryName, values: Row) -> int | None:
+        self._observe(name)
+        cursor = self._cursor
+        await cursor.execute(QUERIES[name], values)
+        return cursor.lastrowid if cursor.rowcount else None
 
 
 _MANY = frozenset((list, dict))

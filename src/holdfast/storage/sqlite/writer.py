@@ -1,108 +1,158 @@
-"""Writing: one transaction at a time, many operations in each (group commit).
-
-A caller that finds no writer becomes the leader: it takes the write lock, runs its operation, then the operations
-that other callers have queued, each in its own savepoint, commits once and completes all of them. The next queued
-caller leads the next group. No call returns, even with an error, before the commit that its result depends on.
-
-An interrupt may occur in the leader after any call. The open transaction and its members are stored in fields, so
-that `_finish`, which every leader runs at the end, can clean up from any state, and can itself be repeated.
-"""
+"""The writer: group commit also for tasks, explicit transactions, and closing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
+from holdfast.domain.errors import Misconfigured, StoreBusy
 from holdfast.storage.cancellation import in_thread
 from holdfast.storage.notifications import Notifier
-from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log, wait_while_busy
-from holdfast.storage.sqlite.errors import translate, translated
+from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector
+from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.lock_file import INTERRUPTED, LockFile
-from holdfast.storage.sqlite.transaction import (
-    Observer,
-    SqliteState,
-    SqliteTransaction,
-    close_connection,
-    plain_cursor,
-)
-from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, WriterQueue, abandon_when_closed
-from holdfast.storage.transaction import Operation, run_sync
+from holdfast.storage.sqlite.group_commit import GroupWriter, Ticket, current_caller, open_transactions
+from holdfast.storage.sqlite.lock_file import INTERRUPTED
+from holdfast.storage.sqlite.transaction import Observer, SqliteState
+from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
-# The maximum number of operations in one commit, and how long it collects them.
-_GROUP_MAX = 256
-_GROUP_SECONDS = 0.02
 
-# How often the length of the log is checked.
-_COMMITS_BETWEEN_CHECKS = 32
+class TaskTicket(Ticket):
+    """A ticket whose caller waits in an event loop."""
 
-# The maximum number of interrupts that `_abandon` tolerates.
-_INTERRUPTS_MAX = 100
+    __slots__ = ("_lead", "_loop", "_waiter", "working")
+    threadless = True
 
-_SAVEPOINT_OPEN = "savepoint holdfast_group"
-_SAVEPOINT_KEEP = "release holdfast_group"
-_SAVEPOINT_UNDO = "rollback to holdfast_group"
+    def __init__(self, operation: Operation[Any] | None, lead: Callable[[Ticket], None] | None = None) -> None:
+        super().__init__(operation)
+        self._lead = lead
+        self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
+        self.working = threading.RLock()
+        """Held by the thread that works for this ticket."""
 
-# By writer id: the newest transaction opened by this task or thread, or by one that started it.
-_transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions")
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether the caller is a task of *loop*."""
+        return self._loop is loop
+
+    @property
+    def loop_closed(self) -> bool:
+        """Whether the caller's event loop is closed, so that the caller never runs again."""
+        return self._loop.is_closed()
+
+    def prepare_wait(self) -> None:
+        """Do nothing: a task ticket can always be woken."""
+
+    async def wait_async(self, seconds: float) -> None:
+        """Wait until woken, at most *seconds*. Spurious wakeups are possible."""
+        timer = self._loop.call_later(seconds, self._set_woken)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+        self._waiter = self._loop.create_future()
+
+    def wake(self) -> None:
+        """Wake the task, unless its loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._set_woken)
+
+    def _set_woken(self) -> None:
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def wake_to_lead(self) -> None:
+        """Let another thread lead; a transaction is led by its task."""
+        if self._lead is None:
+            self.wake()
+        else:
+            self._lead(self)
 
 
-class Writer:
+_POLL_SECONDS = 1.0
+
+_Abandon: TypeAlias = Callable[[TaskTicket], None]
+
+
+class _Watch:
+    """The open transactions of all event loops, and the thread that checks their loops while there are any."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Clear all state, including the thread: a forked child has neither the loops nor the thread."""
+        self._mutex = threading.Lock()
+        self._abandoning: dict[TaskTicket, _Abandon] = {}
+        self._running = False
+
+    def add(self, ticket: TaskTicket, abandon: _Abandon) -> None:
+        """Call *abandon* once the loop of *ticket* is closed."""
+        with self._mutex:
+            self._abandoning[ticket] = abandon
+            if not self._running:
+                threading.Thread(target=self._run, name="holdfast-loops", daemon=True).start()
+                self._running = True
+
+    def discard(self, ticket: TaskTicket) -> None:
+        """Stop checking the loop of *ticket*."""
+        with self._mutex:
+            self._abandoning.pop(ticket, None)
+
+    def _run(self) -> None:
+        while self._check():
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self) -> bool:
+        """Abandon the transactions of closed loops; return whether there are any to check again."""
+        with self._mutex:
+            self._running = bool(self._abandoning)
+            watched = list(self._abandoning.items())
+        for ticket, abandon in watched:
+            # If a thread still works for the transaction, the next check tries again.
+            if ticket.loop_closed and ticket.working.acquire(blocking=False):
+                try:
+                    abandon(ticket)
+                finally:
+                    ticket.working.release()
+                self.discard(ticket)
+        return bool(watched)
+
+
+_watch = _Watch()
+
+os.register_at_fork(after_in_child=_watch.start_over)
+
+
+@contextmanager
+def abandon_when_closed(ticket: TaskTicket, abandon: _Abandon) -> Iterator[None]:
+    """Call *abandon* in another thread if the event loop of *ticket* is closed within the block."""
+    _watch.add(ticket, abandon)
+    try:
+        yield
+    finally:
+        _watch.discard(ticket)
+
+
+class Writer(GroupWriter):
     """The only path for writes to one database in this process: for threads, tasks and explicit transactions."""
 
     def __init__(self, state: SqliteState, connector: SqliteConnector, notifier: Notifier, observe: Observer) -> None:
-        self._state = state
-        self._connector = connector
-        self._notifier = notifier
-        self._observe = observe
-        self._queue = WriterQueue()
-        self._cursor: sqlite3.Cursor | None = None
-        """Runs every statement of the writing connection; see `SqliteTransaction`."""
-        self._dropped: sqlite3.Cursor | None = None
-        """A cursor that is no longer used, but may not be closed yet."""
-        self._lock_file: LockFile | None = None
+        super().__init__(state, connector, notifier, observe)
         self._threads: ThreadPoolExecutor | None = None
-        self._commits = 0
-        # State of the current leader:
-        self._group: list[Ticket] = []
-        self._commit_sent = False
-        self._all_decided = False
-        """Whether every member of the group has a result or error that does not depend on a commit."""
-        self._holder: object = None
-        self._joined: SqliteSyncExternalTransaction | None = None
         self._suspending: Ticket | None = None
 
-    # --- operations -------------------------------------------------------------------------------------------------
-
-    def run(self, operation: Operation[T]) -> T:
-        """Run *operation* in a transaction and return its result once that has committed."""
-        self.refuse_holder()
-        ticket = Ticket(operation)
-        try:
-            if self._queue.join(ticket) or self._wait_for_lead(ticket):
-                self._lead(ticket)
-        except BaseException:
-            try:
-                self._abandon(ticket)
-            finally:
-                self._abandon(ticket)  # again, in case an interrupt stopped the first call
-            raise
-        if ticket.error is not None:
-            raise ticket.error
-        result: T = ticket.result
-        return result
+    # --- operations of tasks ----------------------------------------------------------------------------------------
 
     async def run_async(self, operation: Operation[T]) -> T:
         """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled.
@@ -128,16 +178,6 @@ class Writer:
         result: T = ticket.result
         return result
 
-    # --- waiting for the lead --------------------------------------------------------------------------------------
-
-    def _wait_for_lead(self, ticket: Ticket) -> bool:
-        """Block until *ticket* leads (return True) or is completed (return False). Raise after too long."""
-        while not self._queue.wait(ticket, BUSY_SECONDS):
-            if ticket.completed:
-                return False
-            self._give_up(ticket)
-        return True
-
     async def _wait_async(self, ticket: TaskTicket, done: Callable[[], bool]) -> None:
         """Wait in this task until *done*. Raise if *ticket* is queued for too long."""
         deadline = time.monotonic() + BUSY_SECONDS
@@ -145,21 +185,6 @@ class Writer:
             await ticket.wait_async(BUSY_SECONDS)
             if not done() and time.monotonic() >= deadline:
                 self._give_up(ticket)
-
-    def _give_up(self, ticket: Ticket) -> None:
-        """Remove *ticket* from the queue and raise, unless it leads or its operation is running."""
-        leader = self._queue.leader
-        if not self._queue.withdraw(ticket):
-            return
-        if leader is _transactions.get({}).get(id(self)):
-            raise Misconfigured(
-                "a transaction of this queue is open in the task that started this one, and was still open after"
-                f" {BUSY_SECONDS:g} s; inside a transaction, call the methods of the transaction"
-            )
-        raise StoreBusy(
-            f"another caller of this queue held its writer for more than {BUSY_SECONDS:g} s; try again, and keep"
-            " transactions short"
-        )
 
     def _lead_in_executor(self, ticket: Ticket) -> None:
         self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
@@ -174,115 +199,7 @@ class Writer:
             ticket.error = error
             self._abandon(ticket)
 
-    # --- one group -------------------------------------------------------------------------------------------------
-
-    def _lead(self, ticket: Ticket) -> None:
-        """Run *ticket* and queued operations in one transaction, complete all of them, and pass the lead on."""
-        self._group, self._commit_sent, self._all_decided = [ticket], False, False
-        try:
-            self._write_group()
-        except Exception as error:
-            self._set_errors(ticket, error)
-        self._finish(ticket)
-
-    def _write_group(self) -> None:
-        cursor, group, signals = self._lock_and_open(), self._group, set[str]()
-        self._run_member(cursor, group[0], signals)
-        if self._queue.queue:
-            deadline = time.monotonic() + _GROUP_SECONDS
-            while len(group) < _GROUP_MAX and (member := self._queue.take_next(group)) is not None:
-                self._run_member(cursor, member, signals)
-                if time.monotonic() > deadline:
-                    break
-        if cursor.connection.in_transaction:
-            self._commit(cursor)
-            self._notify_listeners(signals)
-            self._observe("committed")
-        else:
-            self._all_decided = True
-
-    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
-        """Run one operation. If it fails its writes are rolled back; other members of the group are unaffected."""
-        assert member.operation is not None  # noqa: S101  # only operations are taken into a group
-        # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
-        member.result = member.error = None
-        first = not cursor.connection.in_transaction
-        if first:
-            self._begin(cursor)
-        else:
-            cursor.execute(_SAVEPOINT_OPEN)
-        tx = SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
-        try:
-            member.result = run_sync(member.operation(tx))
-        except Exception as error:
-            if not cursor.connection.in_transaction:
-                # SQLite rolled back the whole transaction, including the writes of other members.
-                raise
-            member.error = translate(error)
-            cursor.execute("rollback" if first else _SAVEPOINT_UNDO)
-        else:
-            signals |= tx.topics
-        if not first:
-            cursor.execute(_SAVEPOINT_KEEP)
-
-    def _set_errors(self, leader: Ticket, error: Exception) -> None:
-        """Set a store error for all members of the group; any other error is raised in the leader only."""
-        translated_error = translate(error)
-        if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
-            for member in self._group:
-                member.error = translated_error
-            self._all_decided = True
-        leader.error = translated_error
-
-    # --- finishing a lead ------------------------------------------------------------------------------------------
-
-    def _finish(self, ticket: Ticket) -> None:
-        """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
-        if self._queue.leader is not ticket:
-            return
-        decided = self._all_decided or self._committed()
-        if not decided:
-            # Otherwise the rollback below would be taken for a commit if `_finish` is repeated.
-            self._commit_sent = False
-        self._roll_back()
-        if self._dropped is not None:
-            self._drop()
-        self._holder = None
-        if self._joined is not None:
-            self._joined.end()
-            self._joined = None
-        if self._lock_file is not None:
-            self._lock_file.unlock()
-        if len(self._group) > 1 or ticket.threadless:
-            self._complete_group(ticket, decided=decided)
-        self._group = []
-        self._queue.pass_on(ticket)
-
-    def _complete_group(self, leader: Ticket, *, decided: bool) -> None:
-        """Complete the group if *decided*; otherwise complete only the leader and requeue the others."""
-        others = [member for member in self._group if member is not leader]
-        if not decided:
-            self._queue.put_back(others)
-            others = []
-        for member in [*others, leader]:
-            member.completed = True
-            member.wake()
-
-    def _committed(self) -> bool:
-        """Return whether the commit has happened, even if an interrupt occurred as it returned."""
-        return self._commit_sent and self._cursor is not None and not self._cursor.connection.in_transaction
-
-    def _abandon(self, ticket: Ticket) -> None:
-        """Leave the queue, or finish the lead, regardless of further interrupts."""
-        for _ in range(_INTERRUPTS_MAX):
-            try:
-                self._queue.withdraw(ticket)
-                self._finish(ticket)
-            except BaseException:  # noqa: S112  # the first interrupt propagates to the caller
-                continue
-            return
-
-    # --- explicit transactions -------------------------------------------------------------------------------------
+    # --- explicit transactions --------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteSyncExternalTransaction]:
@@ -329,17 +246,13 @@ class Writer:
             return work(*arguments)
 
     def _hold(self, ticket: Ticket) -> None:
-        self._holder = _current_caller()
-        _transactions.set({**_transactions.get({}), id(self): ticket})
-
-    def refuse_holder(self) -> None:
-        """Raise if the caller already holds this queue's transaction and would wait for itself."""
-        if self._holder is not None and self._holder == _current_caller():
-            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+        self._holder = current_caller()
+        open_transactions.set({**open_transactions.get({}), id(self): ticket})
 
     def _open_joined(self, mutex: threading.RLock) -> SqliteSyncExternalTransaction:
         with translated():
             cursor = self._lock_and_open()
+            self._connector.check_unmoved()
             self._begin(cursor)
         clock = self._connector.clock
         self._joined = SqliteSyncExternalTransaction(
@@ -356,75 +269,7 @@ class Writer:
         self._notify_listeners(joined.signals)
         self._observe("committed")
 
-    # --- lock, begin, commit, roll back ----------------------------------------------------------------------------
-
-    def _lock_and_open(self) -> sqlite3.Cursor:
-        """Take the write lock shared by all processes, and return the cursor of the open connection."""
-        if self._lock_file is None and not self._connector.in_memory:
-            self._lock_file = self._wait_while_busy(self._connector.open_lock_file)
-            self._notifier.refresh()
-        if self._lock_file is not None:
-            self._lock_file.lock(BUSY_SECONDS, self._interrupted)
-            self._connector.check_unmoved()
-        # Only needed if the last leader was interrupted too often to clean up.
-        self._roll_back()
-        if self._cursor is None:
-            self._cursor = plain_cursor(self._wait_while_busy(self._connector.writing_connection))
-        return self._cursor
-
-    def _begin(self, cursor: sqlite3.Cursor) -> None:
-        self._observe("begin")
-        self._wait_while_busy(partial(cursor.execute, "begin immediate"))
-
-    def _wait_while_busy(self, call: Callable[[], T]) -> T:
-        return wait_while_busy(call, self._interrupted)
-
-    def _interrupted(self) -> bool:
-        """Return whether the leader no longer waits for other writers."""
-        leader = self._queue.leader
-        return leader is not None and leader.interrupted
-
-    def _commit(self, cursor: sqlite3.Cursor) -> None:
-        # Checked again, because the caller's transaction may have been open for a long time.
-        self._connector.check_unmoved()
-        self._observe("commit")
-        self._commit_sent = True
-        try:
-            cursor.execute("commit")
-        except sqlite3.Error as error:
-            # Reset first: SQLite may have rolled back by itself, which must not be taken for a commit.
-            self._commit_sent = False
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
-                # The commit may or may not be on disk. The connection's state can no longer be trusted.
-                self._drop()
-                raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
-            raise translate(error) from error
-
-    def _roll_back(self) -> None:
-        try:
-            if self._cursor is not None and self._cursor.connection.in_transaction:
-                self._cursor.execute("rollback")
-        except sqlite3.Error:
-            self._drop()
-
-    def _notify_listeners(self, signals: set[str]) -> None:
-        """Notify listeners in this and other processes, and keep the log short. Requires the write lock.
-
-        Errors are harmless here: listeners poll, and the next commit checks the log again.
-        """
-        if self._connector.in_memory:
-            self._notifier.publish(signals)
-            return
-        with contextlib.suppress(Exception):
-            if signals:
-                self._notifier.publish(signals)
-                if self._lock_file is not None:
-                    self._lock_file.notify(signals)
-            if self._commits % _COMMITS_BETWEEN_CHECKS == 0 and self._cursor is not None:
-                trim_log(self._cursor.connection, self._connector.path)
-            self._commits += 1
-
-    # --- interrupting ----------------------------------------------------------------------------------------------
+    # --- interrupting -----------------------------------------------------------------------------------------------
 
     def interrupt(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Make calls that wait for other writers raise `StoreBusy`: those of the tasks of *loop*, or all."""
@@ -436,7 +281,7 @@ class Writer:
                     ticket.error, ticket.completed = StoreBusy(INTERRUPTED), True
                     ticket.wake()
 
-    # --- closing and suspending ------------------------------------------------------------------------------------
+    # --- closing and suspending -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connection while holding the write lock, because the last close also checkpoints."""
@@ -491,18 +336,3 @@ class Writer:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
-
-    def _drop(self) -> None:
-        if self._cursor is not None:
-            self._dropped, self._cursor = self._cursor, None
-        if self._dropped is not None:
-            close_connection(self._dropped)
-            self._dropped = None
-
-
-def _current_caller() -> object:
-    """Return the running task, or the running thread if there is no task."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()

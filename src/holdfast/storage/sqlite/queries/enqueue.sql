@@ -27,6 +27,17 @@ insert into holdfast_job (
     attempt, epoch, cancel_requested, suspect, deferrals, releases
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0);
 
+-- name: job_insert_plain
+-- Store one new job, unless the routing has changed: then the state is null, and the row is ignored.
+insert or ignore into holdfast_job (
+    state, route, id, tenant, fair_key, priority, affinity, payload, headers, tags,
+    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
+    attempt, epoch, cancel_requested, suspect, deferrals, releases, record_all, event_count
+) values (
+    (select ? from holdfast_meta where name = 'routing_version' and value = ?),
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, 0
+);
+
 -- name: job_payload_write
 -- Replace the payload, headers and tags of a job.
 update holdfast_job set payload = :payload, headers = :headers, tags = :tags, event_count = :event_count

@@ -142,6 +142,93 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                   order by due_at_ms, seq limit :limit);
 
+-- name: ready_plain_next
+-- Read the next ready job of one route, with the fair_key served last, if the routing is current and nothing is due.
+with top (priority) as materialized (
+    select priority from holdfast_job where state = 'ready' and route = :route order by priority desc limit 1
+),
+last (fair_key) as materialized (
+    select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)
+)
+select (select fair_key from last), j.*
+  from holdfast_job_row j
+ where j.seq = coalesce(
+    (select seq from holdfast_job
+      where state = 'ready' and route = :route and priority = (select priority from top)
+        and fair_key > (select fair_key from last)
+      order by fair_key, due_at_ms, seq limit 1),
+    (select seq from holdfast_job
+      where state = 'ready' and route = :route and priority = (select priority from top)
+      order by fair_key, due_at_ms, seq limit 1))
+   and (select value from holdfast_meta where name = 'routing_version') = :version
+   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job
+                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                      and deadline_at_ms <= :wall_now);
+
+-- name: ready_plain_routes
+-- As ready_plain_next, for several routes.
+with top (route, priority) as materialized (
+    select r.value, (select priority from holdfast_job
+                      where state = 'ready' and route = r.value
+                      order by priority desc limit 1)
+      from json_each(:routes) r
+),
+best (priority) as materialized (select max(priority) from top),
+last (fair_key) as materialized (
+    select fair_key from holdfast_fair_key where scope = :scope || (select priority from best)
+),
+head (seq) as materialized (
+    select coalesce(
+        (select seq from holdfast_job
+          where state = 'ready' and route = top.route and priority = top.priority
+            and fair_key > (select fair_key from last)
+          order by fair_key, due_at_ms, seq limit 1),
+        (select seq from holdfast_job
+          where state = 'ready' and route = top.route and priority = top.priority
+          order by fair_key, due_at_ms, seq limit 1))
+      from top where priority = (select priority from best)
+)
+select (select fair_key from last), j.*
+  from holdfast_job_row j
+ where j.seq = (select h.seq from head h cross join holdfast_job c
+                 where c.seq = h.seq
+                 order by c.fair_key <= (select fair_key from last), c.fair_key, c.due_at_ms, c.seq
+                 limit 1)
+   and (select value from holdfast_meta where name = 'routing_version') = :version
+   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job
+                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                      and deadline_at_ms <= :wall_now);
+
+-- name: ready_plain_stream
+-- As ready_plain_next, for the next jobs of a route whose jobs at its highest priority have all the same fair_key.
+with top (priority) as materialized (
+    select priority from holdfast_job where state = 'ready' and route = :route order by priority desc limit 1
+),
+first (fair_key) as materialized (
+    select fair_key from holdfast_job
+     where state = 'ready' and route = :route and priority = (select priority from top)
+     order by fair_key limit 1
+)
+select (select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)), j.*
+  from holdfast_job_row j
+ where j.seq in (select seq from holdfast_job
+                  where state = 'ready' and route = :route and priority = (select priority from top)
+                    and fair_key = (select fair_key from first)
+                  order by due_at_ms, seq limit :limit)
+   and (select fair_key from holdfast_job
+         where state = 'ready' and route = :route and priority = (select priority from top)
+         order by fair_key desc limit 1) = (select fair_key from first)
+   and (select value from holdfast_meta where name = 'routing_version') = :version
+   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job
+                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                      and deadline_at_ms <= :wall_now);
+
 -- name: ready_stream
 -- Read the first ready jobs of one route, priority and fair_key. The plus before the value hides it from the planner,
 -- which would otherwise compare it with the `fair_key = ''` of another partial index, and replan at every call.

@@ -34,6 +34,27 @@ update holdfast_job
        failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
  where seq = :key and state = 'running';
 
+-- name: job_done_held
+-- Finish running jobs as done if their lease is held: for each its epoch, lease token and result. Return what may have
+-- changed since they were claimed.
+update holdfast_job
+   set state = 'done', outcome = 'done', result = h.value ->> 3, event_count = event_count + 1,
+       finished_at_ms = :now, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+  from json_each(:held) h
+ where seq = h.value ->> 0 and +state = 'running' and epoch = h.value ->> 1 and lease_token = h.value ->> 2
+   and lease_until_ms > :lease_now
+returning seq, priority, phase, percent, cancel_requested, event_count;
+
+-- name: job_done_held_one
+-- As job_done_held, for one job.
+update holdfast_job
+   set state = 'done', outcome = 'done', result = :result, event_count = event_count + 1,
+       finished_at_ms = :now, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+ where seq = :seq and state = 'running' and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
+returning seq, priority, phase, percent, cancel_requested, event_count;
+
 -- name: job_lease
 -- Extend leases and write whether they are acknowledged, one for each row of values, only if each job still has the
 -- epoch of its claim.
