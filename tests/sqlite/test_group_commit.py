@@ -95,7 +95,7 @@ def committed_state(path: str, job_id: str) -> str | None:
     """Return the state of a job as another connection sees it, that is, as committed."""
     connection = sqlite3.connect(path)
     try:
-        row = connection.execute("select state from holdfast_job where id = ?", (job_id,)).fetchone()
+        row = connection.execute("select state from holdfast_job_row where id = ?", (job_id,)).fetchone()
     finally:
         connection.close()
     return None if row is None else str(row[0])

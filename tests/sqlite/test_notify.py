@@ -226,9 +226,7 @@ class TestTheWatcher:
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
         lock_file.close()
 
-    def testlisteners_that_come_and_go_in_many_threads_are_all_woken(
-        self, notifier: FileNotifier, path: str
-    ) -> None:
+    def testlisteners_that_come_and_go_in_many_threads_are_all_woken(self, notifier: FileNotifier, path: str) -> None:
         lock_file, gate = LockFile(path), threading.Lock()
 
         def live(topic: str) -> int:

@@ -6,6 +6,7 @@ the public form: it wraps a row and decodes an attribute when it is read, becaus
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -25,6 +26,19 @@ AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "e
 WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "ready")
 HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "ready", "running")
 FINISHED: Final[tuple[State, ...]] = ("done", "failed", "cancelled", "retired")
+STATE_NUMBERS: Final[Mapping[State, int]] = {
+    "scheduled": 0,
+    "blocked": 1,
+    "ready": 5,
+    "running": 10,
+    "done": 20,
+    "failed": 21,
+    "cancelled": 22,
+    "retired": 23,
+}
+"""The numbers by which states are stored: waiting below 10, finished from 20."""
+DELETED: Final = 30
+"""The number of a deleted job whose row is kept, for an engine that would use its number again."""
 STATES: Final[tuple[State, ...]] = (*WAITING, "running", *FINISHED)
 
 
@@ -91,7 +105,7 @@ class JobRow(NamedTuple):
     """The kind within which the key is unique, or empty if it is unique within the tenant."""
     predecessor: int | None
     """The `seq` of the job that a blocked job waits for."""
-    digest: bytes | None
+    digest: str | None
     """Digest of the caller's arguments, stored if the caller chose the id."""
     session_number: int | None
     """The number of the session it is an entry of; None for all other jobs, like the next two."""

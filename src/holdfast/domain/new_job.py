@@ -172,7 +172,7 @@ class CheckedJob(NamedTuple):
     settings: JobSettings
     payload_json: str
     dedupe_key: str | None
-    digest: bytes | None
+    digest: str | None
     entry: SessionEntry | None = None
     """The session entry, if it is one."""
     given: Container[str] | None = None
@@ -369,11 +369,11 @@ def _digest(
     key: str | None,
     entry: SessionEntry | None,
     artifacts: Sequence[CheckedArtifact],
-) -> bytes:
+) -> str:
     bodies = map(strict_json.decode, (payload_json, settings.headers_json, settings.tags_json))
     content = [settings._replace(headers_json="", tags_json=""), key, *bodies, entry]
     content.append(contents(artifacts))
-    return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
+    return hashlib.blake2b(strict_json.canonical(content), digest_size=16).hexdigest()
 
 
 # The settings that each published option determines.
@@ -486,15 +486,20 @@ def plain_job(new: CheckedJob, routing: RoutingTable) -> tuple[CheckedJob, Route
     return None if lane is not None and lane.state == "draining" else (new, route)
 
 
-def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
-    """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
-    job_id, settings, payload_json, dedupe_key, digest, *_ = new
+def times_of(settings: JobSettings, now: Now) -> tuple[int, int | None]:
+    """Return when a job that is enqueued at *now* is due, and its deadline."""
     due_at_ms = now.wall_ms + settings.delay_ms
     if settings.run_at_ms is not None:
         due_at_ms = max(settings.run_at_ms, now.wall_ms)
-    deadline_at_ms = settings.deadline_at_ms
     if settings.deadline_in_ms is not None:
-        deadline_at_ms = now.wall_ms + settings.deadline_in_ms
+        return due_at_ms, now.wall_ms + settings.deadline_in_ms
+    return due_at_ms, settings.deadline_at_ms
+
+
+def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
+    """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
+    job_id, settings, payload_json, dedupe_key, digest, *_ = new
+    due_at_ms, deadline_at_ms = times_of(settings, now)
     lane, kind, requires_json, _, _ = settings.route
     # By index: with this many fields, keyword arguments take six times as long.
     return JobRow(

@@ -144,7 +144,6 @@ SharedQuery: TypeAlias = Literal[
     "session_entries_in_order",
     "session_entries_ready",
     "session_entries_waiting",
-    "session_entry_insert",
     "session_expired",
     "session_fair_keys",
     "session_first_entries",
@@ -193,6 +192,10 @@ SharedQuery: TypeAlias = Literal[
 """The queries that both SQL engines have."""
 
 SqliteQuery: TypeAlias = Literal[
+    "bodies_delete",
+    "holder_insert",
+    "job_insert_body",
+    "jobs_delete_highest",
     "job_insert_plain",
     "ready_plain_next",
     "ready_plain_routes",
@@ -215,6 +218,7 @@ SqliteQuery: TypeAlias = Literal[
 """The queries that only SQLite has."""
 
 PostgresQuery: TypeAlias = Literal[
+    "session_entry_insert",
     "job_copy",
     "job_insert_plain",
     "ready_lease",

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.domain.claim_order import Preference, ReadyCandidate, choose, fair_order_key, level_of
 from holdfast.domain.claims import ClaimRequest
-from holdfast.domain.job import JobRow
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs
 from holdfast.storage.query_names import QueryName
-from holdfast.storage.sql_queries import Row
+from holdfast.storage.sql_queries import Row, job_rows
 from holdfast.storage.sql_transaction import SqlTransaction
 
 # How many other affinities a claim looks at when the time of its own has expired.
@@ -92,7 +91,7 @@ async def select_stream(tx: SqlTransaction, level: Level, preference: Preference
     last_fair_key = await tx.last_fair_key(scope)
     values = {"route": route, "priority": level.priority, "fair_key": level.only_fair_key, "limit": limit}
     rows = await tx.query("ready_stream", values)
-    jobs = sorted(map(JobRow._make, rows), key=lambda job: (job.due_at_ms, job.seq))
+    jobs = sorted(job_rows(rows), key=lambda job: (job.due_at_ms, job.seq))
     return ReadyJobs(jobs, scope, last_fair_key)
 
 

@@ -33,6 +33,12 @@ Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = list[Row]
 
 _NO_VALUES: Final[Mapping[str, Any]] = {}
+_WIDTH: Final = len(JobRow._fields)
+
+
+def job_rows(rows: Rows) -> list[JobRow]:
+    """Return the jobs of *rows*, which may have more columns, for conditions."""
+    return [JobRow._make(row[:_WIDTH]) for row in rows]
 
 
 class SqlQueries(StoreTransaction):
@@ -51,7 +57,7 @@ class SqlQueries(StoreTransaction):
         """
 
     async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[JobRow]:
-        return [JobRow._make(row) for row in await self.query(name, values)]
+        return job_rows(await self.query(name, values))
 
     async def _change(self, name: QueryName, values: Mapping[str, Any], expected: int) -> None:
         """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
@@ -121,9 +127,12 @@ class SqlRecords(SqlQueries):
             await self.query("uploads_of_jobs_expire", {"seqs": seqs, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
-            await self.query("jobs_delete", {"seqs": seqs})
+            await self._delete_jobs(seqs)
             after = (found[-1][0], found[-1][1])
         return len(seqs), after
+
+    async def _delete_jobs(self, seqs: list[int]) -> None:
+        await self.query("jobs_delete", {"seqs": seqs})
 
     async def _limit_output(self, found: Rows) -> Rows:
         """Return the first of the jobs *found*, as many as have a limited number of output chunks in total."""

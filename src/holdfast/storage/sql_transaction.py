@@ -1,12 +1,13 @@
 """The storage contract by named queries: the part that the SQL engines have in common.
 
-An engine defines how a query is sent, and overrides methods that it implements differently. The columns of `JobRow`
-that a query writes are listed here, in the order of the query.
+An engine defines how a query is sent, which columns of a job it writes, and overrides methods that it implements
+differently.
 """
 
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -32,65 +33,6 @@ _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
 _FREQUENT: Final = frozenset[EventName](("claimed", "done"))
 
-# The columns of `job_insert`, in its order, after the route. The counters of a new job are zero and omitted.
-NEW: Final = (
-    "seq",
-    "id",
-    "state",
-    "tenant",
-    "fair_key",
-    "priority",
-    "affinity",
-    "payload_json",
-    "headers_json",
-    "tags_json",
-    "enqueued_at_ms",
-    "due_at_ms",
-    "deadline_at_ms",
-    "max_attempts",
-    "backoff_json",
-    "dedupe_key",
-    "dedupe_kind",
-    "predecessor",
-    "digest",
-    "record_all",
-    "event_count",
-)
-# The columns of a session entry, before them.
-_entry: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
-# The columns of `job_transition`, in its order; followed by the number, and the epoch the decision is based on.
-MOVED: Final = (
-    "state",
-    "fair_key",
-    "due_at_ms",
-    "deadline_at_ms",
-    "finished_at_ms",
-    "attempt",
-    "epoch",
-    "worker",
-    "incarnation",
-    "lease_token",
-    "lease_until_ms",
-    "claim_index",
-    "started_at_ms",
-    "outcome",
-    "settle_digest",
-    "phase",
-    "percent",
-    "cancel_requested",
-    "suspect",
-    "deferrals",
-    "deferred_since_ms",
-    "releases",
-    "failure_class",
-    "failure_reason",
-    "failure_message",
-    "failure_traceback",
-    "predecessor",
-    "event_count",
-    "result_json",
-    "unacknowledged",
-)
 # The columns of `jobs_current` after number, epoch and state: those that can change while an attempt runs.
 CHANGING: Final = (
     "lease_token",
@@ -101,8 +43,6 @@ CHANGING: Final = (
     "cancel_requested",
     "event_count",
 )
-_new: Final = attrgetter(*NEW)
-_moved: Final = attrgetter(*MOVED)
 _changing: Final = attrgetter(*CHANGING)
 
 
@@ -207,16 +147,6 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
         return await self._routing_at(int(version)), seqs
 
-    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
-        """Store new jobs."""
-        plain = [(route.number, *_new(job)) for route, job in jobs if job.session_number is None]
-        await self._change_rows("job_insert", plain)
-        if len(plain) < len(jobs):
-            entries = [
-                (*_entry(job), route.number, *_new(job)) for route, job in jobs if job.session_number is not None
-            ]
-            await self._change_rows("session_entry_insert", entries)
-
     async def lock_keys(self, locks: Sequence[int]) -> None:
         """Lock keys and ids by number."""
         await self.query("keys_lock", {"keys": list(locks)})
@@ -240,19 +170,8 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
 
     async def _by_key(self, name: QueryName, key: DedupeKey) -> JobRow | None:
         tenant, dedupe_kind, dedupe_key = key
-        rows = await self.query(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
-        return JobRow._make(rows[0]) if rows else None
-
-    async def update_content(self, job: JobRow) -> None:
-        """Write the content that a duplicate replaced."""
-        values = {
-            "seq": job.seq,
-            "payload": job.payload_json,
-            "headers": job.headers_json,
-            "tags": job.tags_json,
-            "event_count": job.event_count,
-        }
-        await self.query("job_payload_write", values)
+        jobs = await self._jobs(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
+        return jobs[0] if jobs else None
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
@@ -350,11 +269,14 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         if len(others) < len(decided):
             await self._write_frequent(decided)
         if others:
-            rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in others]
-            await self._change_rows("job_transition", rows)
+            await self._write_others(others)
             await self._write_attempts(others, now)
         events = {after.seq: event for before, after, event in decided if after.event_count != before.event_count}
         await self.append_events(events, now)
+
+    @abstractmethod
+    async def _write_others(self, decided: Sequence[Transition]) -> None:
+        """Write transitions other than claims and successes."""
 
     async def _write_frequent(self, decided: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
@@ -370,7 +292,7 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
                 group.setdefault(after.event_count - before.event_count, {})[after.seq] = after
         for counted, jobs in claimed.items():
             indexes = {seq: job.claim_index for seq, job in jobs.items()}
-            await self._change("job_claim", {"indexes": indexes, "counted": counted, **_lease(jobs)}, len(jobs))
+            await self._write_claims({"indexes": indexes, "counted": counted, **_lease(jobs)}, len(jobs))
         for counted, jobs in done.items():
             digests = {seq: job.settle_digest for seq, job in jobs.items() if job.settle_digest is not None}
             values = {
@@ -381,6 +303,9 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
             await self._change("job_done", values, len(jobs))
             if digests:
                 await self._change("job_digest", {"digests": digests}, len(digests))
+
+    async def _write_claims(self, values: Mapping[str, Any], expected: int) -> None:
+        await self._change("job_claim", values, expected)
 
     async def _write_attempts(self, decided: Sequence[Transition], now: Now) -> None:
         stored, trimmed = [], []
@@ -433,11 +358,6 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         """Mark claims as started."""
         rows = [(fence.seq, fence.epoch, fence.lease_token, now.lease_ms) for fence in fences]
         await self.query("job_acknowledge", many=sorted(rows))
-
-    async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
-        """Store that jobs are no longer suspect."""
-        rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
-        await self._change_rows("job_clear_suspicion", rows)
 
     async def update_progress(self, job: JobRow) -> None:
         """Write phase and percentage."""

@@ -11,7 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -20,10 +21,11 @@ from holdfast.domain import limits
 from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
-from holdfast.domain.job import row_of
+from holdfast.domain.job import JobRow, row_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.retry import RetryPolicy
+from holdfast.domain.routing import Route
 from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
@@ -135,6 +137,69 @@ class PostgresState(RoutingCache):
         self.due_watermarks = DueWatermarks()
 
 
+# The columns of `job_insert`, in its order, after the route. The counters of a new job are zero and omitted.
+NEW: Final = (
+    "seq",
+    "id",
+    "state",
+    "tenant",
+    "fair_key",
+    "priority",
+    "affinity",
+    "payload_json",
+    "headers_json",
+    "tags_json",
+    "enqueued_at_ms",
+    "due_at_ms",
+    "deadline_at_ms",
+    "max_attempts",
+    "backoff_json",
+    "dedupe_key",
+    "dedupe_kind",
+    "predecessor",
+    "digest",
+    "record_all",
+    "event_count",
+)
+# The columns of a session entry, before them.
+_entry: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
+# The columns of `job_transition`, in its order; followed by the number, and the epoch the decision is based on.
+MOVED: Final = (
+    "state",
+    "fair_key",
+    "due_at_ms",
+    "deadline_at_ms",
+    "finished_at_ms",
+    "attempt",
+    "epoch",
+    "worker",
+    "incarnation",
+    "lease_token",
+    "lease_until_ms",
+    "claim_index",
+    "started_at_ms",
+    "outcome",
+    "settle_digest",
+    "phase",
+    "percent",
+    "cancel_requested",
+    "suspect",
+    "deferrals",
+    "deferred_since_ms",
+    "releases",
+    "failure_class",
+    "failure_reason",
+    "failure_message",
+    "failure_traceback",
+    "predecessor",
+    "event_count",
+    "result_json",
+    "unacknowledged",
+)
+_new: Final = attrgetter(*NEW)
+_moved: Final = attrgetter(*MOVED)
+
+
 class PostgresTransaction(SqlTransaction):
     """An open transaction on the server."""
 
@@ -175,6 +240,36 @@ class PostgresTransaction(SqlTransaction):
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose and lease ready jobs in claim order."""
         return await select_ready(self, self._state.scan_positions, request)
+
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
+        """Store new jobs."""
+        plain = [(route.number, *_new(job)) for route, job in jobs if job.session_number is None]
+        await self._change_rows("job_insert", plain)
+        if len(plain) < len(jobs):
+            entries = [
+                (*_entry(job), route.number, *_new(job)) for route, job in jobs if job.session_number is not None
+            ]
+            await self._change_rows("session_entry_insert", entries)
+
+    async def update_content(self, job: JobRow) -> None:
+        """Write the content that a duplicate replaced."""
+        values = {
+            "seq": job.seq,
+            "payload": job.payload_json,
+            "headers": job.headers_json,
+            "tags": job.tags_json,
+            "event_count": job.event_count,
+        }
+        await self.query("job_payload_write", values)
+
+    async def _write_others(self, decided: Sequence[Transition]) -> None:
+        rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in decided]
+        await self._change_rows("job_transition", rows)
+
+    async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
+        """Store that jobs are no longer suspect."""
+        rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
+        await self._change_rows("job_clear_suspicion", rows)
 
     async def finish_held(
         self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now

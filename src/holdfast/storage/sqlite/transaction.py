@@ -12,13 +12,13 @@ from holdfast.domain import strict_json
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import Claim, ClaimRequest
 from holdfast.domain.clock import Clock, Now
-from holdfast.domain.job import JobRow, row_of
-from holdfast.domain.new_job import CheckedJob, new_job, plain_job
+from holdfast.domain.job import STATE_NUMBERS, JobRow, row_of
+from holdfast.domain.new_job import CheckedJob, JobSettings, new_job, plain_job, times_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
-from holdfast.domain.routing import RoutingTable
+from holdfast.domain.routing import Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition
-from holdfast.storage.contract import ReadyJobs, ReadyRequest
+from holdfast.storage.contract import OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 from holdfast.storage.sql_queries import Row, Rows
@@ -105,11 +105,33 @@ class SqliteTransaction(SqlTransaction):
         if routing is None or found is None:
             return None
         new, route = found
+        settings, payload = new.settings, new.payload_json
         lane = routing.lanes.get(route.key.lane)
-        fair_key = new.settings.tenant if lane is None else lane.fair_key_of(new.settings.tenant)
-        job = new_job(new, 0, fair_key, self._clock.now())
-        seq = await self._insert("job_insert_plain", (job.state, str(routing.version), route.number, *_plain(job)))
-        return None if seq is None else job._replace(seq=seq)
+        fair_key = settings.tenant if lane is None else lane.fair_key_of(settings.tenant)
+        now = self._clock.now()
+        due_at_ms, deadline_at_ms = times_of(settings, now)
+        values = (
+            _READY if due_at_ms <= now.wall_ms else _SCHEDULED,
+            str(routing.version),
+            route.number,
+            new.id,
+            settings.tenant,
+            fair_key,
+            settings.priority,
+            settings.affinity,
+            now.wall_ms,
+            due_at_ms,
+            deadline_at_ms,
+            settings.max_attempts,
+            _extra_of_settings(settings),
+            payload if len(payload) <= _PAYLOAD_CHARS_MAX else None,
+        )
+        seq = await self._insert("job_insert_plain", values)
+        if seq is None:
+            return None
+        if len(payload) > _PAYLOAD_CHARS_MAX:
+            await self.query("job_insert_body", many=[(seq, payload)])
+        return new_job(new, seq, fair_key, now)
 
     async def _insert(self, name: QueryName, values: Row) -> int | None:
         """Insert a row and return its number, or None if it was ignored."""
@@ -140,7 +162,8 @@ class SqliteTransaction(SqlTransaction):
         rows = await self.query(name, values)
         if not rows:
             return None
-        jobs = [JobRow._make(row[1:]) for row in rows]
+        keys = {route.number: route.key for route in routes}
+        jobs = [_ready_job(keys, row) for row in rows]
         if len(jobs) > 1:
             jobs.sort(key=_by_due_time)
         return routing, ReadyJobs(jobs, f"{values['scope']}{jobs[0].priority}", rows[0][0])
@@ -163,6 +186,51 @@ class SqliteTransaction(SqlTransaction):
         await self.append_events(dict.fromkeys(done, "done"), now)
         return {seq: succeeded(row, current[seq], checked, now) for seq, (row, checked) in done.items()}
 
+    # --- the narrow row ---------------------------------------------------------------------------------------------
+
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
+        """Store new jobs, and large payloads apart from them."""
+        await self._change_rows("job_insert", [_new_row(route.number, job) for route, job in jobs])
+        bodies = [(job.seq, job.payload_json) for _, job in jobs if len(job.payload_json) > _PAYLOAD_CHARS_MAX]
+        if bodies:
+            await self.query("job_insert_body", many=bodies)
+
+    async def update_content(self, job: JobRow) -> None:
+        """Write the content that a duplicate replaced."""
+        large = len(job.payload_json) > _PAYLOAD_CHARS_MAX
+        values = {"seq": job.seq, "extra": _extra_of(job), "event_count": job.event_count}
+        await self.query("job_payload_write", {**values, "payload": None if large else job.payload_json})
+        if large:
+            await self.query("job_insert_body", many=[(job.seq, job.payload_json)])
+        else:
+            await self.query("bodies_delete", {"seqs": [job.seq]})
+
+    async def _write_others(self, decided: Sequence[Transition]) -> None:
+        rows = [
+            (STATE_NUMBERS[after.state], *_moved(after), _extra_of(after), after.seq, before.epoch)
+            for before, after, _ in decided
+        ]
+        await self._change_rows("job_transition", rows)
+
+    async def _write_claims(self, values: Mapping[str, Any], expected: int) -> None:
+        [[changed]] = await self.query("job_claim", values)
+        if not changed:
+            # The first claim of this start of the worker.
+            await self.query("holder_insert", {name: values[name] for name in ("worker", "incarnation")})
+            await self._change("job_claim", values, expected)
+        elif changed != expected:
+            raise OvertakenError(f"job_claim changed {changed} of {expected} rows")
+
+    async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
+        """Store that jobs are no longer suspect."""
+        await self._change_rows(
+            "job_clear_suspicion", [(job.suspect, _extra_of(job), job.seq, job.epoch) for job in jobs]
+        )
+
+    async def _delete_jobs(self, seqs: list[int]) -> None:
+        for name in _DELETIONS:
+            await self.query(name, {"seqs": seqs})
+
     # --- selecting --------------------------------------------------------------------------------------------------
 
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
@@ -183,23 +251,118 @@ class SqliteTransaction(SqlTransaction):
 
 _NO_PREFERENCE: Final = Preference()
 _PLAIN_ROUTES_MAX: Final = 32
-# The columns of `job_insert_plain` after the state, the version and the route.
-_plain: Final = attrgetter(
-    "id",
+_by_due_time: Final = attrgetter("due_at_ms", "seq")
+# The last leaves a tombstone of the job with the highest number.
+_DELETIONS: Final[tuple[QueryName, ...]] = ("bodies_delete", "jobs_delete", "jobs_delete_highest")
+
+
+# --- the narrow row ------------------------------------------------------------------------------------------------
+
+_PAYLOAD_CHARS_MAX: Final = 1_024
+"""Larger payloads are stored apart."""
+_READY, _SCHEDULED = STATE_NUMBERS["ready"], STATE_NUMBERS["scheduled"]
+
+# The values of a job that are in `extra` if they differ from these.
+RARE: Final[Mapping[str, Any]] = {
+    "headers_json": "{}",
+    "tags_json": "{}",
+    "backoff_json": None,
+    "record_all": 0,
+    "digest": None,
+    "entry_json": None,
+    "outcome": None,
+    "settle_digest": None,
+    "deferrals": 0,
+    "deferred_since_ms": None,
+    "releases": 0,
+    "failure_class": None,
+    "failure_reason": None,
+    "failure_message": None,
+    "failure_traceback": None,
+}
+_rare: Final = attrgetter(*RARE)
+_USUAL: Final = tuple(RARE.values())
+# The columns of `job_transition` after the state, in its order.
+MOVED: Final = (
+    "fair_key",
+    "due_at_ms",
+    "deadline_at_ms",
+    "finished_at_ms",
+    "attempt",
+    "lease_until_ms",
+    "phase",
+    "percent",
+    "cancel_requested",
+    "suspect",
+    "predecessor",
+    "event_count",
+    "result_json",
+    "unacknowledged",
+)
+# The columns of `job_insert` after number, id, state and route, in its order; followed by `extra` and the payload.
+NEW: Final = (
     "tenant",
     "fair_key",
     "priority",
     "affinity",
-    "payload_json",
-    "headers_json",
-    "tags_json",
     "enqueued_at_ms",
     "due_at_ms",
     "deadline_at_ms",
     "max_attempts",
-    "backoff_json",
+    "dedupe_key",
+    "dedupe_kind",
+    "predecessor",
+    "session_number",
+    "enqueue_seq",
+    "event_count",
 )
-_by_due_time: Final = attrgetter("due_at_ms", "seq")
+_moved: Final = attrgetter(*MOVED)
+_added: Final = attrgetter(*NEW)
+
+
+def _extra_of(job: JobRow) -> str | None:
+    """Return the rare values of *job* as JSON, None if it has none."""
+    values = _rare(job)
+    if values == _USUAL:
+        return None
+    return strict_json.compact(
+        {name: value for (name, usual), value in zip(RARE.items(), values, strict=True) if value != usual}
+    )
+
+
+def _extra_of_settings(settings: JobSettings) -> str | None:
+    """Return the same for a plain new job."""
+    if settings.headers_json == settings.tags_json == "{}" and settings.backoff_json is None:
+        return None
+    values = {name: getattr(settings, name) for name in ("headers_json", "tags_json", "backoff_json")}
+    return strict_json.compact({name: value for name, value in values.items() if value != RARE[name]})
+
+
+def _new_row(route: int, job: JobRow) -> Row:
+    payload = job.payload_json
+    stored = payload if len(payload) <= _PAYLOAD_CHARS_MAX else None
+    return (job.seq, job.id, STATE_NUMBERS[job.state], route, *_added(job), _extra_of(job), stored)
+
+
+def _ready_job(keys: Mapping[int, RouteKey], row: Row) -> JobRow:
+    """Return the ready job of a row of a plain claim, without its last attempt, which the claim overwrites."""
+    _, seq, job_id, tenant, fair_key, priority, affinity, payload, enqueued_at_ms, due_at_ms = row[:10]
+    deadline_at_ms, attempt, max_attempts, epoch, unacknowledged, cancel_requested, suspect = row[10:17]
+    key, kind, events, route, extra = row[17:]
+    lane, job_kind, requires_json, _, _ = keys[route]
+    rare = _USUAL if extra is None else (*map({**RARE, **strict_json.decode(extra)}.__getitem__, RARE),)
+    headers, tags, backoff, record_all, digest, _, _, _, deferrals, deferred_since_ms, releases, *failure = rare
+    none = None
+    return tuple.__new__(
+        JobRow,
+        (
+            *(seq, job_id, "ready", job_kind, lane, tenant, fair_key, priority, affinity, requires_json, payload),
+            *(headers, tags, none, enqueued_at_ms, due_at_ms, deadline_at_ms, none, attempt, max_attempts, backoff),
+            *(epoch, none, none, none, none, none, none, none, none, none, none, unacknowledged, cancel_requested),
+            *(suspect, deferrals, deferred_since_ms, releases, *failure, key, kind, none, digest, none, none, none),
+            *(record_all, events),
+        ),
+    )
 
 
 class AioSqliteTransaction(SqliteTransaction):

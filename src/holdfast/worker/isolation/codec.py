@@ -6,7 +6,7 @@ import base64
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
@@ -16,7 +16,6 @@ from holdfast.domain.new_job import NewJob, TaskJob
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.worker.isolation.channel import Message
 
-_DIGEST: Final = JobRow._fields.index("digest")
 _TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff", "artifacts"
 
 
@@ -24,10 +23,8 @@ _TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff"
 
 
 def encode_claim(claim: Claim) -> Message:
-    """Return *claim* as a message without the enqueue digest, which is bytes and unused in a handler."""
-    fields: list[Any] = list(row_of(claim.job))
-    fields[_DIGEST] = None
-    return {"job": fields, "lease_ms": claim.lease_ms}
+    """Return *claim* as a message."""
+    return {"job": list(row_of(claim.job)), "lease_ms": claim.lease_ms}
 
 
 def decode_claim(message: Message) -> Claim:

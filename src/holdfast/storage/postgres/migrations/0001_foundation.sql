@@ -233,7 +233,7 @@ create table holdfast.job (
     settle_digest     text collate "C",
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
-    digest            bytea,
+    digest            text,
     entry             text collate "C",
     phase             text collate "C",
     backoff           text collate "C",

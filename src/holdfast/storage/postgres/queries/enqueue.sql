@@ -39,7 +39,7 @@ select * from unnest(
     %(c0)s::integer[], %(c1)s::bigint[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[],
     %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::text[], %(c11)s::bigint[],
     %(c12)s::bigint[], %(c13)s::bigint[], %(c14)s::integer[], %(c15)s::text[], %(c16)s::text[], %(c17)s::text[],
-    %(c18)s::bigint[], %(c19)s::bytea[], %(c20)s::smallint[], %(c21)s::integer[]
+    %(c18)s::bigint[], %(c19)s::text[], %(c20)s::smallint[], %(c21)s::integer[]
 )
 on conflict do nothing;
 

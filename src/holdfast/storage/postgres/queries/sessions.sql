@@ -92,7 +92,7 @@ select * from unnest(
     %(c3)s::integer[], %(c4)s::bigint[], %(c5)s::text[], %(c6)s::text[], %(c7)s::text[], %(c8)s::text[],
     %(c9)s::integer[], %(c10)s::text[], %(c11)s::text[], %(c12)s::text[], %(c13)s::text[], %(c14)s::bigint[],
     %(c15)s::bigint[], %(c16)s::bigint[], %(c17)s::integer[], %(c18)s::text[], %(c19)s::text[], %(c20)s::text[],
-    %(c21)s::bigint[], %(c22)s::bytea[], %(c23)s::smallint[], %(c24)s::integer[]
+    %(c21)s::bigint[], %(c22)s::text[], %(c23)s::smallint[], %(c24)s::integer[]
 )
 on conflict do nothing;
 

@@ -108,100 +108,107 @@ create table holdfast_worker (
 ) strict, without rowid;
 create index holdfast_worker_beat on holdfast_worker (beat_at_ms);
 
--- Jobs. Without AUTOINCREMENT the number of a deleted last row would be reused. Wide columns are last, so that
--- reading narrow ones does not load their pages.
+-- The states of a job: waiting below 10, finished from 20. 30 is the tombstone of a deleted job with the highest
+-- number, which keeps that number from being used again; it is visible in no list.
+create table holdfast_state (
+    number integer primary key,
+    name   text not null unique
+) strict;
+insert into holdfast_state (number, name) values
+    (0, 'scheduled'), (1, 'blocked'), (5, 'ready'), (10, 'running'),
+    (20, 'done'), (21, 'failed'), (22, 'cancelled'), (23, 'retired');
+
+-- Each start of a worker that has held jobs, as a small number. Rows are never changed.
+create table holdfast_holder (
+    holder      integer primary key,
+    worker      text not null,
+    incarnation text not null,
+    unique (worker, incarnation)
+) strict;
+
+-- Jobs, one narrow row each. Values that few jobs have are in `extra`, a JSON object that is null for the others.
+-- Payloads above 1 KiB are in a table of their own, so that a claim and a settle do not rewrite them.
 create table holdfast_job (
-    seq               integer primary key autoincrement,
-    id                text not null unique,
-    state             text not null,
-    route             integer not null,
-    tenant            text not null,
-    fair_key              text not null,
-    priority          integer not null,
-    affinity          text,
-    due_at_ms         integer not null,
-    deadline_at_ms    integer,
-    enqueued_at_ms    integer not null,
-    finished_at_ms    integer,
-    attempt           integer not null,
-    max_attempts      integer not null,
-    epoch             integer not null,
-    worker            text,
-    incarnation       text,
-    lease_token       text,
-    lease_until_ms    integer,
-    claim_index       integer,
-    started_at_ms     integer,
-    outcome           text,
-    settle_digest     text,
-    unacknowledged    integer not null default 0,
-    cancel_requested  integer not null,
-    suspect           integer not null,
-    deferrals         integer not null,
-    deferred_since_ms integer,
-    releases          integer not null,
-    record_all        integer not null,
-    event_count       integer not null,
-    dedupe_key        text,
-    dedupe_kind       text,
-    predecessor       integer,
-    digest            blob,
-    session           integer,
-    enqueue_seq       integer,
-    entry             text,
-    phase             text,
-    percent           real,
-    backoff           text,
-    failure_class     text,
-    failure_reason    text,
-    failure_message   text,
-    failure_traceback text,
-    headers           text not null,
-    tags              text not null,
-    result            text,
-    payload           text not null
+    seq              integer primary key,
+    state            integer not null,
+    route            integer not null,
+    priority         integer not null,
+    fair_key         text not null,
+    due_at_ms        integer not null,
+    epoch            integer not null default 0,
+    attempt          integer not null default 0,
+    event_count      integer not null default 0,
+    max_attempts     integer not null,
+    enqueued_at_ms   integer not null,
+    started_at_ms    integer,
+    finished_at_ms   integer,
+    holder           integer,
+    lease_token      text,
+    lease_until_ms   integer,
+    claim_index      integer,
+    unacknowledged   integer not null default 0,
+    suspect          integer not null default 0,
+    cancel_requested integer not null default 0,
+    id               text not null unique,
+    tenant           text not null,
+    deadline_at_ms   integer,
+    affinity         text,
+    dedupe_key       text,
+    dedupe_kind      text,
+    predecessor      integer,
+    session          integer,
+    enqueue_seq      integer,
+    phase            text,
+    percent          real,
+    extra            text,
+    result           text,
+    payload          text
+) strict;
+
+-- Payloads above 1 KiB.
+create table holdfast_body (
+    seq     integer primary key,
+    payload text not null
 ) strict;
 
 -- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
 -- first job.
 create index holdfast_job_ready on holdfast_job (route, priority desc, fair_key, due_at_ms, seq)
-    where state = 'ready';
+    where state = 5;
 
 -- The same order within one affinity; it contains only jobs that name one.
 create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
-    where state = 'ready' and affinity is not null;
+    where state = 5 and affinity is not null;
 
 -- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
 create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
-    where state = 'ready' and fair_key = '';
+    where state = 5 and fair_key = '';
 create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priority desc, affinity, due_at_ms, seq)
-    where state = 'ready' and fair_key = '' and affinity is not null;
+    where state = 5 and fair_key = '' and affinity is not null;
 
 -- Scheduled jobs, by due time.
 create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
-    where state = 'scheduled';
+    where state = 0;
 
--- Running jobs, by lease expiry, and by the worker that holds them.
+-- Running jobs, by lease expiry.
 create index holdfast_job_lease on holdfast_job (lease_until_ms)
-    where state = 'running';
-create index holdfast_job_holder on holdfast_job (worker, lease_token)
-    where state = 'running';
+    where state = 10;
 
 -- Suspect jobs, whose last attempt expired; there are few.
-create index holdfast_job_suspect on holdfast_job (suspect, state, worker, incarnation)
+create index holdfast_job_suspect on holdfast_job (suspect, state, holder)
     where suspect = 1;
 
 -- Waiting jobs with a deadline.
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
-    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
+    where deadline_at_ms is not null and state < 10;
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
+    where dedupe_key is not null and state in (0, 5, 10);
 create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state = 'blocked';
+    where dedupe_key is not null and state = 1;
 create index holdfast_job_predecessor on holdfast_job (predecessor)
-    where state = 'blocked';
+    where state = 1;
 
 -- Finished jobs by finish time, for lists and retention.
 create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
@@ -210,11 +217,11 @@ create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
 -- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
 -- in none of these indexes.
 create index holdfast_job_line on holdfast_job (session, enqueue_seq)
-    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
+    where session is not null and (state = 5 or (state = 0 and epoch > 0));
 create index holdfast_job_session_running on holdfast_job (session, lease_until_ms)
-    where session is not null and state = 'running';
+    where session is not null and state = 10;
 create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)
-    where session is not null and state = 'scheduled';
+    where session is not null and state = 0;
 create index holdfast_job_session on holdfast_job (session, seq)
     where session is not null;
 
@@ -273,18 +280,32 @@ create index holdfast_session_message_id_seq on holdfast_session_message_id (seq
 create index holdfast_session_message_id_deleted on holdfast_session_message_id (deleted_at_ms)
     where deleted_at_ms is not null;
 
--- A job as the code reads it: columns in the order of its fields.
+-- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions.
 create view holdfast_job_row as
-select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity,
-       r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
-       j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
-       j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.claim_index, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
-       j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
-       j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
-       j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count
+select j.seq, j.id,
+       case j.state when 0 then 'scheduled' when 1 then 'blocked' when 5 then 'ready' when 10 then 'running'
+                    when 20 then 'done' when 21 then 'failed' when 22 then 'cancelled' when 23 then 'retired'
+       end as state,
+       r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity, r.requires as requires_json,
+       coalesce(j.payload, (select b.payload from holdfast_body b where b.seq = j.seq)) as payload_json,
+       coalesce(j.extra ->> '$.headers_json', '{}') as headers_json,
+       coalesce(j.extra ->> '$.tags_json', '{}') as tags_json,
+       j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt,
+       j.max_attempts, j.extra ->> '$.backoff_json' as backoff_json, j.epoch, h.worker, h.incarnation, j.lease_token,
+       j.lease_until_ms, j.claim_index, j.started_at_ms,
+       case j.state when 20 then 'done' else j.extra ->> '$.outcome' end as outcome,
+       j.extra ->> '$.settle_digest' as settle_digest, j.phase, j.percent, j.unacknowledged, j.cancel_requested,
+       j.suspect, coalesce(j.extra ->> '$.deferrals', 0) as deferrals,
+       j.extra ->> '$.deferred_since_ms' as deferred_since_ms, coalesce(j.extra ->> '$.releases', 0) as releases,
+       j.extra ->> '$.failure_class' as failure_class, j.extra ->> '$.failure_reason' as failure_reason,
+       j.extra ->> '$.failure_message' as failure_message, j.extra ->> '$.failure_traceback' as failure_traceback,
+       j.dedupe_key, j.dedupe_kind, j.predecessor, j.extra ->> '$.digest' as digest, j.session as session_number,
+       j.enqueue_seq, j.extra ->> '$.entry_json' as entry_json, coalesce(j.extra ->> '$.record_all', 0) as record_all,
+       j.event_count, j.state as state_number
   from holdfast_job j
-  join holdfast_route r on r.route = j.route;
+  join holdfast_route r on r.route = j.route
+  left join holdfast_holder h on h.holder = j.holder
+ where j.state <> 30;
 
 -- Attempts that ended before their job finished; the newest attempt is in the job's own row.
 create table holdfast_attempt (
@@ -351,21 +372,19 @@ create table holdfast_output (
     primary key (seq, number)
 ) strict, without rowid;
 
--- The event log, pruned only from its start. Values that may change later, such as tags, are copied.
+-- The event log, pruned only from its start; the newest row stays, so that its number is not used again. Values that
+-- few events have are in `more`: the state unless it is the name, tags, the due time and the failure.
 create table holdfast_event (
-    event          integer primary key autoincrement,
-    name           text not null,
-    at_ms          integer not null,
-    job_id         text not null,
-    number         integer not null,
-    route          integer not null,
-    tenant         text not null,
-    tags           text not null,
-    state          text not null,
-    attempt        integer not null,
-    epoch          integer not null,
-    worker         text,
-    due_at_ms      integer,
-    failure_class  text,
-    failure_reason text
+    event   integer primary key,
+    name    text not null,
+    at_ms   integer not null,
+    seq     integer not null,
+    number  integer not null,
+    route   integer not null,
+    tenant  text not null,
+    job_id  text not null,
+    attempt integer not null,
+    epoch   integer not null,
+    holder  integer,
+    more    text
 ) strict;

@@ -3,10 +3,10 @@
 -- name: claim_header
 -- Read the routing version, and whether any job is due, expired or late.
 select (select value from holdfast_meta where name = 'routing_version'),
-       exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now),
-       exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
+       exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now),
+       exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
        exists (select 1 from holdfast_job
-                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                where deadline_at_ms is not null and state < {running}
                   and deadline_at_ms <= :wall_now);
 
 -- name: claim_lock_token
@@ -26,6 +26,10 @@ delete from holdfast_fair_key
 -- Store the fair_key served last in a scope.
 insert into holdfast_fair_key (scope, fair_key, used_at_ms) values (:scope, :fair_key, :now)
 on conflict (scope) do update set fair_key = excluded.fair_key, used_at_ms = excluded.used_at_ms;
+
+-- name: holder_insert
+-- Give a number to one start of a worker, unless it has one.
+insert into holdfast_holder (worker, incarnation) values (:worker, :incarnation) on conflict do nothing;
 
 -- name: incarnation_insert
 -- Store the newest start of an exclusive worker.
@@ -48,34 +52,38 @@ delete from holdfast_incarnation
                             order by started_at_ms desc limit :keep);
 
 -- name: job_claim
--- Write claims of ready jobs: the common values once, and the index of each job in the claim.
--- The plus before the state keeps the planner from scanning all ready jobs.
+-- Write claims of ready jobs: the common values once, and the index of each job in the claim. Without a number for the
+-- holder nothing is written. The plus before the state keeps the planner from scanning all ready jobs.
 update holdfast_job
-   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
-       event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
-       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
-       outcome = null, settle_digest = null, phase = null, percent = null,
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
+       event_count = event_count + :counted,
+       holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
        unacknowledged = case when p.value < :acknowledged then 0 else unacknowledged + 1 end
   from json_each(:indexes) p
- where seq = cast(p.key as integer) and +state = 'ready';
+ where seq = cast(p.key as integer) and +state = {ready}
+   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation);
 
 -- name: job_claim_one
 -- As job_claim, for one job.
 update holdfast_job
-   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_index = :value,
-       event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
-       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
-       outcome = null, settle_digest = null, phase = null, percent = null,
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = :value,
+       event_count = event_count + :counted,
+       holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
        unacknowledged = case when :value < :acknowledged then 0 else unacknowledged + 1 end
- where seq = :key and state = 'ready';
+ where seq = :key and state = {ready}
+   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation);
 
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row
- where state = 'running' and worker = :worker and lease_token = :lease_token;
+ where state_number = {running} and lease_until_ms > 0 and lease_token = :lease_token and worker = :worker;
 
 -- name: jobs_held_by_others
 -- Read some running jobs that other starts of a worker hold.
 select * from holdfast_job_row
- where state = 'running' and worker = :worker and incarnation <> :incarnation
+ where state_number = {running} and worker = :worker and incarnation <> :incarnation
  limit :limit;

@@ -10,10 +10,12 @@ select 0, event from holdfast_event where event = (select max(event) from holdfa
 
 -- name: events_after
 -- Read the log after one event, in order.
-select 0, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, e.tags,
-       e.state, e.attempt, e.epoch, e.worker, e.due_at_ms, e.failure_class, e.failure_reason
+select 0, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, coalesce(e.more ->> '$.tags', '{}'),
+       coalesce(e.more ->> '$.state', e.name), e.attempt, e.epoch, h.worker, e.more ->> '$.due_at_ms',
+       e.more ->> '$.failure_class', e.more ->> '$.failure_reason'
   from holdfast_event e
   join holdfast_route r on r.route = e.route
+  left join holdfast_holder h on h.holder = e.holder
  where e.event > :event
  order by e.event
  limit :limit;
@@ -28,24 +30,26 @@ select (select count(*) from holdfast_event
 -- name: events_append
 -- Append to the event log one event of each job, in order, with values of the job's current row. The cross join keeps
 -- the order of the given jobs.
-insert into holdfast_event (
-    name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
-)
-select t.value, :at_ms, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch, j.worker,
-       case when j.state in ('scheduled', 'blocked', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
+insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
+select t.value, :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt, j.epoch, j.holder,
+       case when j.extra is not null or j.state < 20 then json_patch('{}', json_object(
+           'state', case when j.state < 20 then (select s.name from holdfast_state s where s.number = j.state) end,
+           'tags', j.extra ->> '$.tags_json', 'due_at_ms', case when j.state < {running} then j.due_at_ms end,
+           'failure_class', j.extra ->> '$.failure_class', 'failure_reason', j.extra ->> '$.failure_reason')) end
   from json_each(:events) t
  cross join holdfast_job j
  where j.seq = cast(t.key as integer);
 
 -- name: events_append_one
 -- As events_append, for one job.
-insert into holdfast_event (
-    name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
-)
-select :value, :at_ms, id, event_count, route, tenant, tags, state, attempt, epoch, worker,
-       case when state in ('scheduled', 'blocked', 'ready') then due_at_ms end, failure_class, failure_reason
-  from holdfast_job
- where seq = :key;
+insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
+select :value, :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt, j.epoch, j.holder,
+       case when j.extra is not null or j.state < 20 then json_patch('{}', json_object(
+           'state', case when j.state < 20 then (select s.name from holdfast_state s where s.number = j.state) end,
+           'tags', j.extra ->> '$.tags_json', 'due_at_ms', case when j.state < {running} then j.due_at_ms end,
+           'failure_class', j.extra ->> '$.failure_class', 'failure_reason', j.extra ->> '$.failure_reason')) end
+  from holdfast_job j
+ where j.seq = :key;
 
 -- name: events_held_back
 -- Return whether an open transaction keeps later events from being read: never with a single writer.

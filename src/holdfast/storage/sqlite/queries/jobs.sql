@@ -5,63 +5,63 @@
 with recursive
 level (route, lane, kind, priority, depth) as (
     select r.route, r.lane, r.kind, (select priority from holdfast_job
-                                      where state = 'ready' and route = r.route
+                                      where state = {ready} and route = r.route
                                       order by priority limit 1), 1
       from holdfast_route r
     union all
     select l.route, l.lane, l.kind, (select priority from holdfast_job
-                                      where state = 'ready' and route = l.route and priority > l.priority
+                                      where state = {ready} and route = l.route and priority > l.priority
                                       order by priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < :priorities
 ),
 head (route, lane, kind, priority, fair_key, depth) as (
     select l.route, l.lane, l.kind, l.priority, (select fair_key from holdfast_job
-                                                  where state = 'ready' and route = l.route and priority = l.priority
+                                                  where state = {ready} and route = l.route and priority = l.priority
                                                   order by fair_key limit 1), 1
       from level l where l.priority is not null
     union all
     select h.route, h.lane, h.kind, h.priority, (select fair_key from holdfast_job
-                                                  where state = 'ready' and route = h.route and priority = h.priority
+                                                  where state = {ready} and route = h.route and priority = h.priority
                                                     and fair_key > h.fair_key
                                                   order by fair_key limit 1), h.depth + 1
       from head h where h.fair_key is not null and h.depth < :fair_keys
 )
 select h.lane, h.kind, (select due_at_ms from holdfast_job
-                         where state = 'ready' and route = h.route and priority = h.priority and fair_key = h.fair_key
+                         where state = {ready} and route = h.route and priority = h.priority and fair_key = h.fair_key
                          order by due_at_ms limit 1)
   from head h where h.fair_key is not null;
 
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
 select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast_job
-                                               where state = 'ready' and route = r.route limit :maximum))
+                                               where state = {ready} and route = r.route limit :maximum))
   from holdfast_route r;
 
 -- name: backlog_rest
 -- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
 select (select count(*) from (select 1 from holdfast_job
-                               where state = 'scheduled' and due_at_ms > 0 limit :maximum)),
+                               where state = {scheduled} and due_at_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'blocked' and predecessor > 0 limit :maximum)),
+                               where state = {blocked} and predecessor > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'running' and lease_until_ms > 0 limit :maximum)),
+                               where state = {running} and lease_until_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'running' and lease_until_ms <= :lease_now limit :maximum)),
+                               where state = {running} and lease_until_ms <= :lease_now limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where suspect = 1 and state = 'ready' limit :maximum));
+                               where suspect = 1 and state = {ready} limit :maximum));
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
-select failure_class, count(*) from holdfast_job
- where finished_at_ms is not null and state = 'failed' and failure_class is not null
+select extra ->> '$.failure_class', count(*) from holdfast_job
+ where finished_at_ms is not null and state = {failed} and extra ->> '$.failure_class' is not null
    and (:tenant is null or tenant = :tenant)
- group by failure_class;
+ group by extra ->> '$.failure_class';
 
 -- name: counts_by_kind
 -- Count jobs by kind.
 select r.kind, sum(j.jobs)
   from (select route, count(*) as jobs from holdfast_job
-         where (:tenant is null or tenant = :tenant) group by route) j
+         where (:tenant is null or tenant = :tenant) and state <> {deleted} group by route) j
   join holdfast_route r on r.route = j.route
  group by r.kind;
 
@@ -69,17 +69,21 @@ select r.kind, sum(j.jobs)
 -- Count jobs by lane.
 select r.lane, sum(j.jobs)
   from (select route, count(*) as jobs from holdfast_job
-         where (:tenant is null or tenant = :tenant) group by route) j
+         where (:tenant is null or tenant = :tenant) and state <> {deleted} group by route) j
   join holdfast_route r on r.route = j.route
  group by r.lane;
 
 -- name: counts_by_state
 -- Count jobs by state.
-select state, count(*) from holdfast_job where (:tenant is null or tenant = :tenant) group by state;
+select s.name, j.jobs
+  from (select state, count(*) as jobs from holdfast_job
+         where (:tenant is null or tenant = :tenant) group by state) j
+  join holdfast_state s on s.number = j.state;
 
 -- name: counts_by_tenant
 -- Count jobs by tenant.
-select tenant, count(*) from holdfast_job where (:tenant is null or tenant = :tenant) group by tenant;
+select tenant, count(*) from holdfast_job
+ where (:tenant is null or tenant = :tenant) and state <> {deleted} group by tenant;
 
 -- name: job_by_id
 -- Read one job by its id.
@@ -88,7 +92,7 @@ select * from holdfast_job_row where id = :id;
 -- name: jobs_by_finish
 -- List jobs of one finished state by finish time, newest first, with any filter.
 select * from holdfast_job_row
- where finished_at_ms is not null and state = :state
+ where finished_at_ms is not null and state_number = (select number from holdfast_state where name = :state)
    and (finished_at_ms, seq) < (:finished_before, :before)
    and (:kind is null or kind = :kind)
    and (:lane is null or lane = :lane)
@@ -134,26 +138,28 @@ select * from holdfast_job_row
 
 -- name: jobs_count
 -- Count jobs by lane, kind and state, with any filter.
-select r.lane, r.kind, j.state, sum(j.jobs)
+select r.lane, r.kind, s.name, sum(j.jobs)
   from (select route, state, count(*) as jobs from holdfast_job
-         where (:states is null or state in (select value from json_each(:states)))
+         where (:states is null or state in (select number from holdfast_state
+                                              where name in (select value from json_each(:states))))
            and (:tenant is null or tenant = :tenant)
-           and (:failure_class is null or failure_class = :failure_class)
+           and (:failure_class is null or extra ->> '$.failure_class' = :failure_class)
            and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
          group by route, state) j
   join holdfast_route r on r.route = j.route
+  join holdfast_state s on s.number = j.state
  where (:kind is null or r.kind = :kind)
    and (:lane is null or r.lane = :lane)
- group by r.lane, r.kind, j.state;
+ group by r.lane, r.kind, s.name;
 
 -- name: jobs_finished
 -- Read the jobs among these that have finished, and those that wait although their deadline has passed.
 select * from holdfast_job_row
  where id in (select value from json_each(:ids))
-   and (finished_at_ms is not null or (deadline_at_ms <= :now and state <> 'running'));
+   and (finished_at_ms is not null or (deadline_at_ms <= :now and state_number <> {running}));
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
-select (select count(*) from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
-       (select count(*) from holdfast_job where suspect = 1 and state = 'ready'),
-       (select count(*) from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now);
+select (select count(*) from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
+       (select count(*) from holdfast_job where suspect = 1 and state = {ready}),
+       (select count(*) from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now);

@@ -2,38 +2,38 @@
 
 -- name: claim_next_times
 -- Read when the next job becomes due and when the next lease expires.
-select (select due_at_ms from holdfast_job where state = 'scheduled' and due_at_ms > 0 order by due_at_ms limit 1),
-       (select lease_until_ms from holdfast_job where state = 'running' and lease_until_ms > 0
+select (select due_at_ms from holdfast_job where state = {scheduled} and due_at_ms > 0 order by due_at_ms limit 1),
+       (select lease_until_ms from holdfast_job where state = {running} and lease_until_ms > 0
          order by lease_until_ms limit 1);
 
 -- name: jobs_due
 -- Read some scheduled jobs that are due, earliest first.
 select * from holdfast_job_row
- where state = 'scheduled' and due_at_ms <= :now
+ where state_number = {scheduled} and due_at_ms <= :now
  order by due_at_ms, seq
  limit :limit;
 
 -- name: jobs_expired
 -- Read some running jobs whose lease has expired, earliest first.
 select * from holdfast_job_row
- where state = 'running' and lease_until_ms <= :now
+ where state_number = {running} and lease_until_ms <= :now
  order by lease_until_ms
  limit :limit;
 
 -- name: jobs_expired_of_worker
 -- Read some running jobs of one start of a worker whose lease has expired.
 select * from holdfast_job_row
- where state = 'running' and worker = :worker and incarnation = :incarnation and lease_until_ms <= :now
+ where state_number = {running} and lease_until_ms <= :now and worker = :worker and incarnation = :incarnation
  limit :limit;
 
 -- name: jobs_past_deadline
 -- Read some waiting jobs whose deadline has passed, earliest first.
 select * from holdfast_job_row
- where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready') and deadline_at_ms <= :now
+ where deadline_at_ms is not null and state_number < {running} and deadline_at_ms <= :now
  order by deadline_at_ms
  limit :limit;
 
 -- name: jobs_succeeding
 -- Read the blocked jobs that wait for any of these jobs to finish.
 select * from holdfast_job_row
- where state = 'blocked' and predecessor in (select value from json_each(:seqs));
+ where state_number = {blocked} and predecessor in (select value from json_each(:seqs));

@@ -21,7 +21,7 @@ select o.seq, o.number, o.epoch, o.part, o.size
 
 -- name: output_job
 -- Read what a reader of a job's output needs of the job: number, tenant, state, deadline.
-select seq, tenant, state, deadline_at_ms from holdfast_job where id = :id;
+select seq, tenant, (select name from holdfast_state where number = state), deadline_at_ms from holdfast_job where id = :id;
 
 -- name: outputs_delete
 -- Delete the output of jobs.

@@ -6,26 +6,26 @@
 with recursive
 later (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
-                      where state = 'ready' and affinity is not null and route = r.value
+                      where state = {ready} and affinity is not null and route = r.value
                         and priority = :priority and affinity > :after
                       order by affinity limit 1), 1
       from json_each(:routes) r
     union all
     select l.route, (select affinity from holdfast_job
-                      where state = 'ready' and affinity is not null and route = l.route
+                      where state = {ready} and affinity is not null and route = l.route
                         and priority = :priority and affinity > l.affinity
                       order by affinity limit 1), l.depth + 1
       from later l where l.affinity is not null and l.depth < :limit
 ),
 earlier (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
-                      where state = 'ready' and affinity is not null and route = r.value
+                      where state = {ready} and affinity is not null and route = r.value
                         and priority = :priority
                       order by affinity limit 1), 1
       from json_each(:routes) r
     union all
     select e.route, (select affinity from holdfast_job
-                      where state = 'ready' and affinity is not null and route = e.route
+                      where state = {ready} and affinity is not null and route = e.route
                         and priority = :priority and affinity > e.affinity
                       order by affinity limit 1), e.depth + 1
       from earlier e where e.affinity < :after and e.depth < :limit
@@ -40,23 +40,23 @@ select affinity from earlier where affinity < :after;
 with recursive
 later (route, fair_key, depth) as (
     select r.value, (select fair_key from holdfast_job
-                      where state = 'ready' and route = r.value and priority = :priority and fair_key > :last_fair_key
+                      where state = {ready} and route = r.value and priority = :priority and fair_key > :last_fair_key
                       order by fair_key limit 1), 1
       from json_each(:routes) r
     union all
     select l.route, (select fair_key from holdfast_job
-                      where state = 'ready' and route = l.route and priority = :priority and fair_key > l.fair_key
+                      where state = {ready} and route = l.route and priority = :priority and fair_key > l.fair_key
                       order by fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < :limit
 ),
 earlier (route, fair_key, depth) as (
     select r.value, (select fair_key from holdfast_job
-                      where state = 'ready' and route = r.value and priority = :priority
+                      where state = {ready} and route = r.value and priority = :priority
                       order by fair_key limit 1), 1
       from json_each(:routes) r
     union all
     select e.route, (select fair_key from holdfast_job
-                      where state = 'ready' and route = e.route and priority = :priority and fair_key > e.fair_key
+                      where state = {ready} and route = e.route and priority = :priority and fair_key > e.fair_key
                       order by fair_key limit 1), e.depth + 1
       from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
 )
@@ -72,26 +72,26 @@ prefix (route, affinity) as materialized (
 ),
 later (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
-                                  where state = 'ready' and affinity is not null and affinity = p.affinity
+                                  where state = {ready} and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority and fair_key > :last_fair_key
                                   order by fair_key limit 1), 1
       from prefix p
     union all
     select l.route, l.affinity, (select fair_key from holdfast_job
-                                  where state = 'ready' and affinity is not null and affinity = l.affinity
+                                  where state = {ready} and affinity is not null and affinity = l.affinity
                                     and route = l.route and priority = :priority and fair_key > l.fair_key
                                   order by fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < :limit
 ),
 earlier (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
-                                  where state = 'ready' and affinity is not null and affinity = p.affinity
+                                  where state = {ready} and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority
                                   order by fair_key limit 1), 1
       from prefix p
     union all
     select e.route, e.affinity, (select fair_key from holdfast_job
-                                  where state = 'ready' and affinity is not null and affinity = e.affinity
+                                  where state = {ready} and affinity is not null and affinity = e.affinity
                                     and route = e.route and priority = :priority and fair_key > e.fair_key
                                   order by fair_key limit 1), e.depth + 1
       from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
@@ -106,7 +106,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and route = json_extract(p.value, '$[0]') and priority = :priority
+                  where state = {ready} and route = json_extract(p.value, '$[0]') and priority = :priority
                     and fair_key = json_extract(p.value, '$[1]')
                   order by due_at_ms, seq limit :limit);
 
@@ -116,7 +116,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and affinity is not null and affinity = json_extract(p.value, '$[2]')
+                  where state = {ready} and affinity is not null and affinity = json_extract(p.value, '$[2]')
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                     and fair_key = json_extract(p.value, '$[1]')
                   order by due_at_ms, seq limit :limit);
@@ -127,7 +127,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and fair_key = '' and tenant = :tenant
+                  where state = {ready} and fair_key = '' and tenant = :tenant
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                   order by due_at_ms, seq limit :limit);
 
@@ -137,7 +137,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and fair_key = '' and affinity is not null
+                  where state = {ready} and fair_key = '' and affinity is not null
                     and affinity = json_extract(p.value, '$[2]') and tenant = :tenant
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                   order by due_at_ms, seq limit :limit);
@@ -145,33 +145,33 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
 -- name: ready_plain_next
 -- Read the next ready job of one route, with the fair_key served last, if the routing is current and nothing is due.
 with top (priority) as materialized (
-    select priority from holdfast_job where state = 'ready' and route = :route order by priority desc limit 1
+    select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
 ),
 last (fair_key) as materialized (
     select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)
 )
-select (select fair_key from last), j.*
-  from holdfast_job_row j
+select (select fair_key from last), {ready_columns}
+  from holdfast_job j
  where j.seq = coalesce(
     (select seq from holdfast_job
-      where state = 'ready' and route = :route and priority = (select priority from top)
+      where state = {ready} and route = :route and priority = (select priority from top)
         and fair_key > (select fair_key from last)
       order by fair_key, due_at_ms, seq limit 1),
     (select seq from holdfast_job
-      where state = 'ready' and route = :route and priority = (select priority from top)
+      where state = {ready} and route = :route and priority = (select priority from top)
       order by fair_key, due_at_ms, seq limit 1))
    and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
    and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                    where deadline_at_ms is not null and state < {running}
                       and deadline_at_ms <= :wall_now);
 
 -- name: ready_plain_routes
 -- As ready_plain_next, for several routes.
 with top (route, priority) as materialized (
     select r.value, (select priority from holdfast_job
-                      where state = 'ready' and route = r.value
+                      where state = {ready} and route = r.value
                       order by priority desc limit 1)
       from json_each(:routes) r
 ),
@@ -182,51 +182,51 @@ last (fair_key) as materialized (
 head (seq) as materialized (
     select coalesce(
         (select seq from holdfast_job
-          where state = 'ready' and route = top.route and priority = top.priority
+          where state = {ready} and route = top.route and priority = top.priority
             and fair_key > (select fair_key from last)
           order by fair_key, due_at_ms, seq limit 1),
         (select seq from holdfast_job
-          where state = 'ready' and route = top.route and priority = top.priority
+          where state = {ready} and route = top.route and priority = top.priority
           order by fair_key, due_at_ms, seq limit 1))
       from top where priority = (select priority from best)
 )
-select (select fair_key from last), j.*
-  from holdfast_job_row j
+select (select fair_key from last), {ready_columns}
+  from holdfast_job j
  where j.seq = (select h.seq from head h cross join holdfast_job c
                  where c.seq = h.seq
                  order by c.fair_key <= (select fair_key from last), c.fair_key, c.due_at_ms, c.seq
                  limit 1)
    and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
    and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                    where deadline_at_ms is not null and state < {running}
                       and deadline_at_ms <= :wall_now);
 
 -- name: ready_plain_stream
 -- As ready_plain_next, for the next jobs of a route whose jobs at its highest priority have all the same fair_key.
 with top (priority) as materialized (
-    select priority from holdfast_job where state = 'ready' and route = :route order by priority desc limit 1
+    select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
 ),
 first (fair_key) as materialized (
     select fair_key from holdfast_job
-     where state = 'ready' and route = :route and priority = (select priority from top)
+     where state = {ready} and route = :route and priority = (select priority from top)
      order by fair_key limit 1
 )
-select (select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)), j.*
-  from holdfast_job_row j
+select (select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)), {ready_columns}
+  from holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and route = :route and priority = (select priority from top)
+                  where state = {ready} and route = :route and priority = (select priority from top)
                     and fair_key = (select fair_key from first)
                   order by due_at_ms, seq limit :limit)
    and (select fair_key from holdfast_job
-         where state = 'ready' and route = :route and priority = (select priority from top)
+         where state = {ready} and route = :route and priority = (select priority from top)
          order by fair_key desc limit 1) = (select fair_key from first)
    and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
    and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                    where deadline_at_ms is not null and state < {running}
                       and deadline_at_ms <= :wall_now);
 
 -- name: ready_stream
@@ -234,23 +234,23 @@ select (select fair_key from holdfast_fair_key where scope = :scope || (select p
 -- which would otherwise compare it with the `fair_key = ''` of another partial index, and replan at every call.
 select * from holdfast_job_row
  where seq in (select seq from holdfast_job
-                where state = 'ready' and route = :route and priority = :priority and fair_key = +:fair_key
+                where state = {ready} and route = :route and priority = :priority and fair_key = +:fair_key
                 order by due_at_ms, seq limit :limit);
 
 -- name: ready_tops
 -- For each route: its highest priority with ready jobs, and the first and last fair_key there.
 with top (route, priority) as materialized (
     select r.value, (select priority from holdfast_job
-                      where state = 'ready' and route = r.value
+                      where state = {ready} and route = r.value
                       order by priority desc limit 1)
       from json_each(:routes) r
 )
 select route, priority,
        (select fair_key from holdfast_job
-         where state = 'ready' and route = top.route and priority = top.priority
+         where state = {ready} and route = top.route and priority = top.priority
          order by fair_key limit 1),
        (select fair_key from holdfast_job
-         where state = 'ready' and route = top.route and priority = top.priority
+         where state = {ready} and route = top.route and priority = top.priority
          order by fair_key desc limit 1)
   from top
  where priority is not null;
@@ -260,19 +260,19 @@ select route, priority,
 -- before the value matters: see ready_stream.
 with recursive step (route, priority, found) as (
     select r.value, t.priority, exists (select 1 from holdfast_job
-                                         where state = 'ready' and route = r.value
+                                         where state = {ready} and route = r.value
                                            and priority = t.priority and fair_key = +:tenant)
       from json_each(:routes) r
       join holdfast_job t on t.seq = (select seq from holdfast_job
-                                       where state = 'ready' and route = r.value
+                                       where state = {ready} and route = r.value
                                        order by priority desc limit 1)
     union all
     select s.route, t.priority, exists (select 1 from holdfast_job
-                                         where state = 'ready' and route = s.route
+                                         where state = {ready} and route = s.route
                                            and priority = t.priority and fair_key = +:tenant)
       from step s
       join holdfast_job t on t.seq = (select seq from holdfast_job
-                                       where state = 'ready' and route = s.route and priority < s.priority
+                                       where state = {ready} and route = s.route and priority < s.priority
                                        order by priority desc limit 1)
      where not s.found
 )
@@ -282,7 +282,7 @@ select route, priority, :tenant, :tenant from step where found;
 -- For each strict route: the highest priority at which one tenant has ready jobs.
 with top (route, priority) as materialized (
     select r.value, (select priority from holdfast_job
-                      where state = 'ready' and fair_key = '' and tenant = :tenant and route = r.value
+                      where state = {ready} and fair_key = '' and tenant = :tenant and route = r.value
                       order by priority desc limit 1)
       from json_each(:routes) r
 )
@@ -292,11 +292,11 @@ select route, priority, '', '' from top where priority is not null;
 -- As ready_tops, for one route.
 select :value, priority,
        (select fair_key from holdfast_job
-         where state = 'ready' and route = :value and priority = top.priority
+         where state = {ready} and route = :value and priority = top.priority
          order by fair_key limit 1),
        (select fair_key from holdfast_job
-         where state = 'ready' and route = :value and priority = top.priority
+         where state = {ready} and route = :value and priority = top.priority
          order by fair_key desc limit 1)
   from (select priority from holdfast_job
-         where state = 'ready' and route = :value
+         where state = {ready} and route = :value
          order by priority desc limit 1) top;

@@ -13,21 +13,39 @@ delete from holdfast_attempt where seq in (select value from json_each(:seqs));
 update holdfast_meta set value = cast(:event as text) where name = 'event_horizon';
 
 -- name: events_delete
--- Delete the log after the horizon up to one event.
-delete from holdfast_event where event > :after_event and event <= :event;
+-- Delete the log up to one event, except the newest row, whose number must not be used again.
+delete from holdfast_event
+ where event <= :event and :after_event <= :event and event < (select max(event) from holdfast_event);
 
 -- name: events_head
 -- Read the first events after the horizon with their timestamps, to prune a prefix.
 select 0, event, at_ms from holdfast_event where event > :event order by event limit :limit;
 
+-- name: bodies_delete
+-- Delete the payloads that are stored apart from their jobs.
+delete from holdfast_body where seq in (select value from json_each(:seqs));
+
 -- name: jobs_delete
--- Delete jobs.
-delete from holdfast_job where seq in (select value from json_each(:seqs));
+-- Delete jobs, except the one with the highest number, and an earlier one that was kept for that reason.
+delete from holdfast_job
+ where seq in (select value from json_each(:seqs) union all
+               select seq from holdfast_job where finished_at_ms is not null and state = {deleted})
+   and seq < (select max(seq) from holdfast_job);
+
+-- name: jobs_delete_highest
+-- Empty the row of a deleted job that has the highest number.
+update holdfast_job
+   set state = {deleted}, id = char(0) || seq, tenant = '', finished_at_ms = 0, holder = null, lease_token = null,
+       deadline_at_ms = null, affinity = null, dedupe_key = null, dedupe_kind = null, predecessor = null,
+       session = null, enqueue_seq = null, suspect = 0, phase = null, percent = null, extra = null, result = null,
+       payload = null
+ where seq in (select value from json_each(:seqs));
 
 -- name: jobs_to_prune
 -- Find some jobs of one finished state that finished before a time, earliest first, after one of them.
 select finished_at_ms, seq from holdfast_job
- where finished_at_ms is not null and state = :state and finished_at_ms < :before
+ where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
+   and finished_at_ms < :before
    and (finished_at_ms, seq) > (:finished_after, :after)
  order by finished_at_ms, seq
  limit :limit;

@@ -3,16 +3,16 @@
 -- name: job_acknowledge
 -- Acknowledge claims that are still held, one for each row of values.
 update holdfast_job set unacknowledged = 0
- where seq = ? and epoch = ? and lease_token = ? and state = 'running' and lease_until_ms > ?;
+ where seq = ? and epoch = ? and lease_token = ? and state = {running} and lease_until_ms > ?;
 
 -- name: job_clear_suspicion
 -- Clear the suspicion of jobs, one for each row of values, only if each still has the epoch the decision is based on.
-update holdfast_job set suspect = ?, failure_reason = ?, failure_message = ? where seq = ? and epoch = ?;
+update holdfast_job set suspect = ?, extra = ? where seq = ? and epoch = ?;
 
 -- name: job_digest
 -- Write the digests by which repeated settlements are recognized, if the result alone is not sufficient.
 update holdfast_job
-   set settle_digest = d.value
+   set extra = json_set(coalesce(extra, '{}'), '$.settle_digest', d.value)
   from json_each(:digests) d
  where seq = cast(d.key as integer);
 
@@ -20,39 +20,43 @@ update holdfast_job
 -- Finish running jobs as done: the common values once, and the result of each job.
 -- The plus before the state keeps the planner from scanning all running jobs.
 update holdfast_job
-   set state = 'done', outcome = 'done', result = r.value, event_count = event_count + :counted,
-       finished_at_ms = :finished_at_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
-       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+   set state = {done}, result = r.value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
+       suspect = 0, unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
   from json_each(:results) r
- where seq = cast(r.key as integer) and +state = 'running';
+ where seq = cast(r.key as integer) and +state = {running};
 
 -- name: job_done_one
 -- As job_done, for one job.
 update holdfast_job
-   set state = 'done', outcome = 'done', result = :value, event_count = event_count + :counted,
-       finished_at_ms = :finished_at_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
-       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
- where seq = :key and state = 'running';
+   set state = {done}, result = :value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
+       suspect = 0, unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
+ where seq = :key and state = {running};
 
 -- name: job_done_held
 -- Finish running jobs as done if their lease is held: for each its epoch, lease token and result. Return what may have
 -- changed since they were claimed.
 update holdfast_job
-   set state = 'done', outcome = 'done', result = h.value ->> 3, event_count = event_count + 1,
-       finished_at_ms = :now, lease_until_ms = null, suspect = 0, unacknowledged = 0,
-       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+   set state = {done}, result = h.value ->> 3, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+       suspect = 0, unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
   from json_each(:held) h
- where seq = h.value ->> 0 and +state = 'running' and epoch = h.value ->> 1 and lease_token = h.value ->> 2
+ where seq = h.value ->> 0 and +state = {running} and epoch = h.value ->> 1 and lease_token = h.value ->> 2
    and lease_until_ms > :lease_now
 returning seq, priority, phase, percent, cancel_requested, event_count;
 
 -- name: job_done_held_one
 -- As job_done_held, for one job.
 update holdfast_job
-   set state = 'done', outcome = 'done', result = :result, event_count = event_count + 1,
-       finished_at_ms = :now, lease_until_ms = null, suspect = 0, unacknowledged = 0,
-       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
- where seq = :seq and state = 'running' and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
+   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+       suspect = 0, unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
+ where seq = :seq and state = {running} and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
 returning seq, priority, phase, percent, cancel_requested, event_count;
 
 -- name: job_lease
@@ -68,25 +72,23 @@ update holdfast_job set phase = :phase, percent = :percent where seq = :seq and 
 -- Write the changes of transitions, one job for each row of values, only if it still has the epoch that the decision
 -- is based on.
 update holdfast_job
-   set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, epoch = ?,
-       worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_index = ?, started_at_ms = ?, outcome = ?,
-       settle_digest = ?, phase = ?, percent = ?, cancel_requested = ?, suspect = ?, deferrals = ?,
-       deferred_since_ms = ?, releases = ?, failure_class = ?, failure_reason = ?, failure_message = ?,
-       failure_traceback = ?, predecessor = ?, event_count = ?, result = ?, unacknowledged = ?
+   set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, lease_until_ms = ?,
+       phase = ?, percent = ?, cancel_requested = ?, suspect = ?, predecessor = ?, event_count = ?, result = ?,
+       unacknowledged = ?, extra = ?
  where seq = ? and epoch = ?;
 
 -- name: jobs_current
 -- Read only the columns of some jobs that may have changed since they were claimed.
-select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
+select seq, epoch, (select name from holdfast_state where number = state), lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
   from holdfast_job where seq in (select value from json_each(:seqs));
 
 -- name: jobs_current_one
 -- As jobs_current, for one job.
-select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
+select seq, epoch, (select name from holdfast_state where number = state), lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
   from holdfast_job where seq = :value;
 
 -- name: jobs_suspect_of_worker
 -- Read some waiting suspect jobs that one start of a worker held last.
 select * from holdfast_job_row
- where suspect = 1 and state in ('ready', 'scheduled', 'blocked') and worker = :worker and incarnation = :incarnation
+ where suspect = 1 and state_number < {running} and worker = :worker and incarnation = :incarnation
  limit :limit;

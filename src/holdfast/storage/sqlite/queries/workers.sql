@@ -33,8 +33,9 @@ delete from holdfast_worker
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
-         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+         where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
+  left join holdfast_holder h on h.worker = w.worker and h.incarnation = w.incarnation
  order by w.beat_at_ms desc
  limit :limit;
 
@@ -43,6 +44,7 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
-         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+         where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
+  left join holdfast_holder h on h.worker = w.worker and h.incarnation = w.incarnation
  where w.worker = :worker;
