@@ -24,7 +24,7 @@ READ_APART = {"seq", "id", "state", "kind", "lane", "requires_json", "payload_js
 
 
 def columns(fields: tuple[str, ...]) -> list[str]:
-    return [field.removesuffix("_json") for field in fields]
+    return [field.removesuffix("_json").removesuffix("_number") for field in fields]
 
 
 def listed(text: str) -> list[str]:

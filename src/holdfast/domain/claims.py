@@ -270,8 +270,10 @@ def check_claim(options: ClaimOptions, *, limit: int, fresh_token: str) -> Claim
         # An option is not hashable, such as a set.
         others: Any = {option: value for option, value in options.items() if option != "lease_token"}
         request = _check_options(others, limit)
-    chosen = validation.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
-    return request._replace(lease_token=chosen or fresh_token, resent=chosen is not None)
+    if token is None:
+        return request._replace(lease_token=fresh_token)
+    chosen = validation.name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    return request._replace(lease_token=chosen, resent=True)
 
 
 @lru_cache(_REQUESTS_REMEMBERED, typed=True)

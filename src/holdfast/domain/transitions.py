@@ -6,7 +6,8 @@ Every function takes the job as locked in the store and the store's clock, and r
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, Literal, NamedTuple
 
 from holdfast.domain import limits
 from holdfast.domain.claims import ClaimRequest, JobFence
@@ -163,6 +164,24 @@ def succeed(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
     )
     # Clear the failure of an earlier attempt, which would be counted among the failures.
     return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
+
+
+# The fields that may change while an attempt runs; the event count is the last.
+_CURRENT: Final = ("priority", "phase", "percent", "cancel_requested", "event_count")
+_current: Final = attrgetter(*_CURRENT)
+
+
+def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: CheckedOutcome, now: Now) -> Transition:
+    """Return the transition of a job that the store has already finished, and whose event it has counted.
+
+    *claimed* is the job as it was claimed, *current* its priority, phase, percentage, request to cancel and event
+    count after that.
+    """
+    before = (*current[:-1], current[-1] - 1)
+    if before != _current(claimed):
+        claimed = claimed._replace(**dict(zip(_CURRENT, before, strict=True)))
+    transition = succeed(claimed, checked, now)
+    return transition._replace(after=transition.after.counting_event())
 
 
 def _settle_failed(job: JobRow, checked: CheckedOutcome, now: Now, chance: float) -> Transition:

@@ -136,12 +136,14 @@ async def _take(
     tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs | None = None
 ) -> list[JobRow]:
     """Lease ready jobs up to the limit, beginning with those of *selection*."""
-    routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-    preference, taken = request.preference, list[JobRow]()
-    chunks_left = _CHUNKS_MAX
-    while routes and len(taken) < request.limit:
-        # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
+    preference, chunks_left = request.preference, _CHUNKS_MAX
+    taken: list[JobRow] = []
+    while len(taken) < request.limit:
         if selection is None:
+            routes = routing.serving(request.lanes, request.kinds, request.capabilities)
+            if not routes:
+                break
+            # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
             limit = 1 if preference.expired else request.limit - len(taken)
             ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.recorded_lanes)
             selection = await tx.select_ready(ready)
@@ -152,8 +154,8 @@ async def _take(
             jobs = await _lease(tx, routing, request, selection, len(taken))
             await _remember_fair_key(tx, selection, jobs)
             taken += jobs
-            preference = preference.after(jobs[-1].affinity) if jobs else preference
-            preference = preference.holding(job.affinity for job in jobs)
+            if jobs and (preference.affinities or preference.affinities_max is not None):
+                preference = preference.after(jobs[-1].affinity).holding(job.affinity for job in jobs)
             selection = None
         elif chunks_left and await run_due_maintenance(tx, routing):
             # Jobs this claim could take may become ready only after more maintenance; look a bounded number of times.
@@ -178,7 +180,13 @@ async def _lease(
         await apply_transitions(tx, routing, [transitions.miss_deadline(job, now) for job in late], now)
         chosen = [job for job in chosen if not transitions.overdue(job, now)]
     started = [transitions.claim(job, request, offset + index, now) for index, job in enumerate(chosen)]
-    return await apply_transitions(tx, routing, started, now)
+    if routing.recorded_lanes or any(job.record_all for job in chosen):
+        return await apply_transitions(tx, routing, started, now)
+    # Without an event only the rows have to be written: a claim notifies no one and unblocks nothing.
+    jobs = [transition.after for transition in started]
+    if jobs:
+        await tx.write_claims(jobs)
+    return jobs
 
 
 async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[JobRow]) -> None:

@@ -18,6 +18,7 @@ from holdfast.operations.artifacts import write_outputs
 from holdfast.operations.enqueue import enqueue_jobs, is_shared, lock_matches
 from holdfast.operations.lease import held_job
 from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.notifications import JOB_TOPIC
 
 
 async def settle_jobs(
@@ -83,7 +84,11 @@ async def _settle_plain_successes(
         return {}
     now = await tx.now()
     written = await tx.finish_held([outcomes[index] for index in indexes.values()], now)
-    jobs = await finish_transitions(tx, None, list(written.values()), now)
+    jobs = [transition.after for transition in written.values()]
+    if any(job.dedupe_key is not None or job.session_number is not None for job in jobs):
+        await finish_transitions(tx, None, list(written.values()), now)
+    else:
+        tx.topics.update([JOB_TOPIC + job.id for job in jobs])
     return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], Job(job)) for job in jobs}
 
 

@@ -310,6 +310,10 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """
 
     @abstractmethod
+    async def write_claims(self, jobs: Sequence[JobRow]) -> None:
+        """Write claims of ready jobs by one request, as `apply` does, without events."""
+
+    @abstractmethod
     async def finish_held(
         self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
     ) -> dict[int, Transition]:

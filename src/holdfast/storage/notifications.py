@@ -97,13 +97,14 @@ class AsyncListener:
         return time.monotonic() - started
 
 
+JOB_TOPIC: Final = "job:"
 LANE_TOPIC: Final = "lane:"
-"""The prefix of the topics of lanes, for the calls that every job needs."""
+"""The prefixes of the topics that the plain calls notify."""
 
 
 def job_topic(job_id: str) -> str:
     """Return the topic notified when the job has finished."""
-    return f"job:{job_id}"
+    return JOB_TOPIC + job_id
 
 
 def output_topic(job_id: str) -> str:

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from holdfast.domain import limits, strict_json, transitions
+from holdfast.domain import limits, strict_json
 from holdfast.domain.claims import Claim, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
 from holdfast.domain.job import AttemptRow, JobRow, row_of
 from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import DedupeKey
-from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import CountBy, JobFilter, Tally
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition, attempt_ended
@@ -27,7 +26,7 @@ from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_content import SqlContent
-from holdfast.storage.sql_queries import Row, SqlRecords, SqlSessions
+from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 
 _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
@@ -278,6 +277,12 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
     async def _write_others(self, decided: Sequence[Transition]) -> None:
         """Write transitions other than claims and successes."""
 
+    async def write_claims(self, jobs: Sequence[JobRow]) -> None:
+        """Write claims of ready jobs."""
+        indexes = {job.seq: job.claim_index for job in jobs}
+        values = {"indexes": indexes, "counted": 0, **_lease({job.seq: job for job in jobs})}
+        await self._write_claims(values, len(jobs))
+
     async def _write_frequent(self, decided: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
@@ -462,21 +467,6 @@ def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
         "lease_until_ms": one.lease_until_ms,
         "started_at_ms": one.started_at_ms,
     }
-
-
-# The columns that may change while an attempt runs, in the order in which a plain settle returns them.
-_CURRENT: Final = ("priority", "phase", "percent", "cancel_requested", "event_count")
-_current: Final = attrgetter(*_CURRENT)
-
-
-def succeeded(claimed: JobRow, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
-    """Return the transition of a job that a plain settle has finished; *current* are its columns after that."""
-    *unchanged, event_count = current
-    before = claimed
-    if (*unchanged, event_count - 1) != _current(claimed):
-        before = claimed._replace(**dict(zip(_CURRENT, (*unchanged, event_count - 1), strict=True)))
-    transition = transitions.succeed(before, checked, now)
-    return transition._replace(after=transition.after.counting_event())
 
 
 def _conditions(job_filter: JobFilter, now: Now) -> dict[str, Any]:

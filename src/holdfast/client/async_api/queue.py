@@ -405,8 +405,10 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         self, leasing: AsyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False
     ) -> list[Claim]:
         """Claim; if no job is ready, wait for one up to the request's `wait`."""
+        if not request.wait_ms:
+            return await self._claim_now(leasing, request)
         left = request.wait_ms / 1000
-        with self._runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
+        with self._runner.listen(*map(lane_topic, request.lanes)) as listener:
             while True:
                 if not claimed_nothing and (claims := await self._claim_now(leasing, request)):
                     return claims

@@ -26,7 +26,7 @@ from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.retry import RetryPolicy
 from holdfast.domain.routing import Route
-from holdfast.domain.transitions import Transition
+from holdfast.domain.transitions import Transition, succeeded
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
 from holdfast.storage.postgres.errors import ended_as_idle, is_retryable, lost, prepared_lost
@@ -38,7 +38,7 @@ from holdfast.storage.postgres.sql import texts
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction, succeeded
+from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 from holdfast.storage.store import Operation
 
 T = TypeVar("T")

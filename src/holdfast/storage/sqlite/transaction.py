@@ -17,12 +17,12 @@ from holdfast.domain.new_job import CheckedJob, JobSettings, new_job, plain_job,
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.routing import Route, RouteKey, RoutingTable
-from holdfast.domain.transitions import Transition
+from holdfast.domain.transitions import Transition, succeeded
 from holdfast.storage.contract import OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction, succeeded
+from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 from holdfast.storage.sqlite.health import examine
 from holdfast.storage.sqlite.sql import FOR_ONE, QUERIES
 
@@ -88,12 +88,17 @@ class SqliteTransaction(SqlTransaction):
         self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement; never suspends."""
+        if many is None:
+            return await self._send(*self._bind(name, values), name)
         self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
-        if many is not None:
-            cursor.executemany(QUERIES[name], many)
-            return [(cursor.rowcount,)]
-        cursor.execute(*self._bind(name, values))
+        cursor.executemany(QUERIES[name], many)
+        return [(cursor.rowcount,)]
+
+    async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
+        self._observe(name)
+        cursor: sqlite3.Cursor = self._cursor
+        cursor.execute(text, values)
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
     # --- plain forms ------------------------------------------------------------------------------------------------
@@ -153,13 +158,15 @@ class SqliteTransaction(SqlTransaction):
             if request.limit > 1:
                 name, values["limit"] = "ready_plain_stream", request.limit
         elif routes and request.limit == 1 and len(routes) <= _PLAIN_ROUTES_MAX:
-            name, values["routes"] = "ready_plain_routes", [route.number for route in routes]
+            name = "ready_plain_routes"
+            values["routes"] = strict_json.compact([route.number for route in routes])
         else:
             return None
         now = self._clock.now()
-        values |= {"scope": request.fair_scope_prefix(), "version": str(routing.version)}
-        values |= {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
-        rows = await self.query(name, values)
+        values["scope"] = request.fair_scope_prefix()
+        values["version"] = str(routing.version)
+        values["wall_now"], values["lease_now"] = now.wall_ms, now.lease_ms
+        rows = await self._send(QUERIES[name], values, name)
         if not rows:
             return None
         keys = {route.number: route.key for route in routes}
@@ -172,19 +179,52 @@ class SqliteTransaction(SqlTransaction):
         self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
     ) -> dict[int, Transition]:
         """Finish the jobs whose lease is held, with their events, by two statements."""
+        if len(settlements) == 1:
+            [(claim, checked)] = settlements
+            row = row_of(claim.job)
+            values = {
+                "seq": row.seq,
+                "epoch": row.epoch,
+                "token": row.lease_token,
+                "result": checked.result_json,
+                "now": now.wall_ms,
+                "lease_now": now.lease_ms,
+            }
+            found = await self._send(QUERIES["job_done_held_one"], values, "job_done_held_one")
+            if not found:
+                return {}
+            event = {"key": row.seq, "value": "done", "at_ms": now.wall_ms}
+            await self._send(QUERIES["events_append_one"], event, "events_append_one")
+            return {row.seq: succeeded(row, found[0][1:], checked, now)}
         claimed = {row.seq: (row, checked) for row, checked in ((row_of(one.job), two) for one, two in settlements)}
-        name: QueryName = "job_done_held"
-        values: dict[str, Any] = {"now": now.wall_ms, "lease_now": now.lease_ms}
         held = [(row.seq, row.epoch, row.lease_token, checked.result_json) for row, checked in claimed.values()]
-        if len(held) == 1:
-            name = "job_done_held_one"
-            values |= zip(("seq", "epoch", "token", "result"), held[0], strict=True)
-        else:
-            values["held"] = held
-        current = {row[0]: row[1:] for row in await self.query(name, values)}
+        rows = await self.query("job_done_held", {"held": held, "now": now.wall_ms, "lease_now": now.lease_ms})
+        current = {row[0]: row[1:] for row in rows}
         done = {seq: one for seq, one in claimed.items() if seq in current}
         await self.append_events(dict.fromkeys(done, "done"), now)
         return {seq: succeeded(row, current[seq], checked, now) for seq, (row, checked) in done.items()}
+
+    async def write_claims(self, jobs: Sequence[JobRow]) -> None:
+        """Write claims of ready jobs."""
+        job = jobs[0]
+        if len(jobs) > 1 or job.unacknowledged:
+            await super().write_claims(jobs)
+            return
+        values = {
+            "key": job.seq,
+            "value": job.claim_index,
+            "counted": 0,
+            "acknowledged": (job.claim_index or 0) + 1,
+            "worker": job.worker,
+            "incarnation": job.incarnation,
+            "lease_token": job.lease_token,
+            "lease_until_ms": job.lease_until_ms,
+            "started_at_ms": job.started_at_ms,
+        }
+        [[changed]] = await self._send(QUERIES["job_claim_one"], values, "job_claim_one")
+        if not changed:
+            # The first claim of this start of the worker.
+            await super().write_claims(jobs)
 
     # --- the narrow row ---------------------------------------------------------------------------------------------
 
@@ -374,12 +414,16 @@ class AioSqliteTransaction(SqliteTransaction):
         self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement, awaiting it."""
+        if many is None:
+            return await self._send(*self._bind(name, values), name)
+        self._observe(name)
+        await self._cursor.executemany(QUERIES[name], many)
+        return [(self._cursor.rowcount,)]
+
+    async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
         self._observe(name)
         cursor = self._cursor
-        if many is not None:
-            await cursor.executemany(QUERIES[name], many)
-            return [(cursor.rowcount,)]
-        await cursor.execute(*self._bind(name, values))
+        await cursor.execute(text, values)
         return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
 
     async def _insert(self, name: QueryName, values: Row) -> int | None:
