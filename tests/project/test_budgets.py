@@ -16,8 +16,8 @@ from tests.project.sources import PACKAGE, ROOT, Module, assert_none, modules
 FUNCTION_LINES_MAX = 64
 FILE_LINES_MAX = 600
 IMPORT_SHARE_MAX = 0.078
-FILES_OF_ENQUEUE_MAX = 21
-FILES_OF_A_JOB_MAX = 33
+FILES_OF_ENQUEUE_MAX = 10
+FILES_OF_A_JOB_MAX = 18
 """Enqueue, claim and settle together."""
 
 EXPORTS = {"holdfast", "holdfast.errors", "holdfast.types"}
