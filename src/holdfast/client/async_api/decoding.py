@@ -8,8 +8,7 @@ from typing import ParamSpec, TypeVar
 from holdfast.client.decoded_jobs import with_codec
 from holdfast.domain.codec import Codec
 from holdfast.storage.runners import AsyncLeasing, AsyncRunner, Function, Undo
-from holdfast.storage.store import AsyncTarget
-from holdfast.storage.transaction import PlainForm
+from holdfast.storage.store import AsyncTarget, PlainForm
 
 P = ParamSpec("P")
 T = TypeVar("T")

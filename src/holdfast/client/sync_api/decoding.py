@@ -9,8 +9,7 @@ from typing import ParamSpec, TypeVar
 from holdfast.client.decoded_jobs import with_codec
 from holdfast.domain.codec import Codec
 from holdfast.storage.runners import Function, SyncLeasing, SyncRunner, Undo
-from holdfast.storage.store import SyncTarget
-from holdfast.storage.transaction import PlainForm
+from holdfast.storage.store import PlainForm, SyncTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
