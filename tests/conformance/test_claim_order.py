@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewJob, Queue
+from holdfast.storage.postgres import scan_positions
 from holdfast.types import ClaimOptions, JobOptions
 from tests.support.claims import claim_ids
 from tests.support.clock import ManualClock
@@ -65,6 +66,12 @@ def fill(queue: Queue, clock: ManualClock, oracle: Oracle, chance: random.Random
         if chance.random() < 0.3:
             clock.advance(1)
     clock.advance(3)
+
+
+@pytest.fixture(autouse=True)
+def no_scan_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PostgreSQL remember no position, behind which a new job may be passed over for a second."""
+    monkeypatch.setattr(scan_positions, "_LIFE_SECONDS", 0.0)
 
 
 @pytest.fixture
