@@ -10,6 +10,7 @@ from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.sync_api.enqueued import Enqueued
 from holdfast.domain import strict_json
 from holdfast.domain.access import AuditEntry, Token
+from holdfast.domain.artifacts import Upload
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
 from holdfast.domain.events import Event
@@ -112,6 +113,11 @@ def attempt(one: Attempt) -> Document:
 
 def artifact(one: ArtifactInfo) -> Document:
     """Return the properties of an artifact, without its content."""
+    return _with_timestamps(one)
+
+
+def upload(one: Upload) -> Document:
+    """Return an upload, without its bytes."""
     return _with_timestamps(one)
 
 
@@ -250,7 +256,7 @@ def _timestamp(at: datetime | None) -> int | None:
     return None if at is None else milliseconds_of(at)
 
 
-def _with_timestamps(one: ArtifactInfo | AuditEntry | Token | WorkerInfo) -> Document:
+def _with_timestamps(one: ArtifactInfo | AuditEntry | Token | Upload | WorkerInfo) -> Document:
     """Return the fields, timestamps as `*_at_ms`."""
     return dict(
         (f"{name}_ms", _timestamp(value)) if name.rpartition("_")[2] == "at" else (name, value)

@@ -263,6 +263,15 @@ class TestLinking:
             queue.enqueue("work", artifacts=[upload.artifact("in")])
         assert len(queue.jobs()) == 1
 
+    def test_an_attempt_may_attach_it_again_after_a_lost_answer(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("work").job)
+        attached = queue.uploads.send(b"x").artifact("out")
+        for _ in range(2):
+            queue.attach(claim, [attached])
+        assert [info.name for info in queue.artifacts(claim.job.id)] == ["out"]
+        with pytest.raises(Conflict, match="already linked"):
+            queue.attach(claim, [UploadedArtifact("other", attached.upload_id, attached.digest)])
+
     def test_it_cannot_be_two_artifacts_of_one_call(self, queue: Queue) -> None:
         upload = queue.uploads.send(b"bytes")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast import Queue
 from holdfast.domain.job import row_of
+from holdfast.operations import artifacts as artifact_operations
 from holdfast.service.routes import ROUTES
 from tests.support.service import Client, Server, wait_until
 
@@ -29,6 +31,8 @@ class Cut(NamedTuple):
 
 KEY = {"Idempotency-Key": "k"}
 LINES = {"Idempotency-Key": "k", "Content-Type": "application/x-ndjson"}
+BYTES = {"Content-Type": "application/octet-stream"}
+X = hashlib.sha256(b"x").hexdigest()
 PROOF = {"epoch": 1, "lease_token": "t"}
 
 
@@ -64,6 +68,27 @@ def job_is(**values: Any) -> Callable[[Queue], int]:
     return lambda queue: int(all(getattr(row_of(queue.get("one")), name) == value for name, value in values.items()))
 
 
+def uploading(queue: Queue) -> None:
+    """Store an empty upload whose id is known."""
+    queue._runner.write(artifact_operations.begin_upload, "up", "default", 60_000)
+
+
+def uploaded(queue: Queue) -> None:
+    """Store an upload with one chunk."""
+    uploading(queue)
+    queue.uploads.append("up", 0, b"x")
+
+
+def upload_is(**values: Any) -> Callable[[Queue], int]:
+    """Return a function that tests the values of the upload."""
+
+    def test(queue: Queue) -> int:
+        row = queue._runner.read(artifact_operations.live_upload, "up", None)
+        return int(all(getattr(row, name) == value for name, value in values.items()))
+
+    return test
+
+
 CALLS = {
     "create_job": Cut("/v1/jobs", {"kind": "a"}, jobs, KEY),
     "create_jobs": Cut("/v1/jobs/batch", {"jobs": [{"kind": "a"}]}, jobs, KEY),
@@ -74,6 +99,23 @@ CALLS = {
     "acknowledge": Cut("/v1/claims/one/acknowledge", PROOF, job_is(unacknowledged=0), prepare=claimed),
     "heartbeat": Cut("/v1/claims/one/heartbeat", {**PROOF, "lease": 99}, job_is(state="running"), prepare=claimed),
     "report_progress": Cut("/v1/claims/one/progress", {**PROOF, "phase": "x"}, job_is(phase="x"), prepare=claimed),
+    "emit": Cut(
+        "/v1/claims/one/output",
+        {**PROOF, "text": "x", "part": 0},
+        lambda queue: len(queue.output("one")),
+        prepare=claimed,
+    ),
+    "attach": Cut(
+        "/v1/claims/one/artifacts",
+        {**PROOF, "artifacts": [{"name": "f", "data": "eA=="}]},
+        lambda queue: len(queue.artifacts("one")),
+        prepare=claimed,
+    ),
+    "upload_chunk": Cut("/v1/uploads/up/chunks/0", b"x", upload_is(chunks=1), BYTES, prepare=uploading, method="PUT"),
+    "upload_content": Cut(
+        "/v1/uploads/up/content", b"x", upload_is(digest=X), BYTES, prepare=uploading, method="PUT"
+    ),
+    "finish_upload": Cut("/v1/uploads/up/finish", None, upload_is(digest=X), prepare=uploaded),
     "settle": Cut("/v1/claims/one/settle", {**PROOF, "outcome": "done"}, events("done"), prepare=claimed),
     "set_lane": Cut(
         "/v1/lanes/mail",
@@ -83,8 +125,9 @@ CALLS = {
     ),
     "retire_kind": Cut("/v1/kinds/a/retire", None, lambda queue: sum(kind.retired for kind in queue.kinds.list())),
 }
-# Requests to workers and restore are set once by their nature; nothing of them is counted.
-NOT_COUNTED = {"restore_kind", "drain_worker", "stop_worker"}
+# Requests to workers and restore are set once by their nature; nothing of them is counted. An upload that is begun
+# twice is another empty one, which expires.
+NOT_COUNTED = {"restore_kind", "drain_worker", "stop_worker", "begin_upload"}
 # A second requeue is refused, because the job is no longer failed or cancelled; it has no effect.
 REFUSED_AGAIN = {"requeue_job"}
 

@@ -37,9 +37,11 @@ async def write_outputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[C
 
     Raise `Conflict` if an input has the name, `InvalidInput` if the job would have too many artifacts.
     """
+    stored = {one.name: one for one in await tx.artifacts(job.seq)} if artifacts else {}
+    # Those that an earlier send of this call has stored are left out: their uploads cannot be linked again.
+    artifacts = [one for one in artifacts if not _is_stored(stored.get(one.name), one, job.epoch)]
     if not artifacts:
         return
-    stored = {one.name: one for one in await tx.artifacts(job.seq)}
     names = stored.keys() | {artifact.name for artifact in artifacts}
     if len(names) > limits.ARTIFACTS_MAX:
         raise InvalidInput("artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}")
@@ -50,6 +52,13 @@ async def write_outputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[C
     await _write(tx, job, artifacts, now, epoch=job.epoch, is_input=False)
     if replaced:
         await tx.expire_uploads([one.upload_id for one in replaced], now.wall_ms)
+
+
+def _is_stored(stored: ArtifactRow | None, artifact: CheckedArtifact, epoch: int) -> bool:
+    """Return whether the attempt with *epoch* has stored this artifact."""
+    if stored is None or stored.input or stored.epoch != epoch:
+        return False
+    return (stored.name, stored.media_type, stored.digest) == artifact.content
 
 
 async def write_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> None:

@@ -7,7 +7,6 @@ import logging
 import re
 import secrets
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -31,6 +30,7 @@ from holdfast.service.event_streams import EventTail
 from holdfast.service.problems import ProblemError
 from holdfast.service.routes import ROUTES
 from holdfast.service.settings import ServiceSettings
+from holdfast.service.streams import OpenStreams
 from holdfast.service.waiters import JobWaiter
 from holdfast.storage.runners import AsyncRunner
 from holdfast.telemetry.store_metrics import StoreCollector
@@ -48,8 +48,7 @@ class Service:
         self.queue = queue
         self.settings = settings
         self.closing = asyncio.Event()
-        self.streams: Counter[str] = Counter()
-        """Open event streams by caller."""
+        self.streams = OpenStreams()
         self.access = Access(self.runner, required=settings.tokens)
         self.waiter = JobWaiter(self.runner, queue.store.notifier)
         self.tail = EventTail(self.runner)
@@ -68,7 +67,7 @@ class Service:
     def begin_closing(self) -> None:
         """End streams and long polls, so that the server can shut down."""
         self.closing.set()
-        self.tail.end_all("server is shutting down")
+        self.streams.end_all("server is shutting down")
 
     async def close(self) -> None:
         """Stop the tasks of the service."""

@@ -12,6 +12,7 @@ from holdfast.service.problems import ProblemError
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+BYTES: Final = "application/octet-stream"
 
 
 def check_media_type(request: Request, expected: str) -> None:

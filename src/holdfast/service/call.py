@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Handler: TypeAlias = Callable[["Call"], Awaitable[Response]]
-Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
+Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH"]
 
 _BODY_BYTES_MAX: Final = 1 << 20
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -59,6 +59,10 @@ class Endpoint:
     body_media_type: str = bodies.JSON
     body_bytes_max: int = _BODY_BYTES_MAX
     status: int = 200
+    headers: Mapping[str, Schema] = field(default_factory=dict)
+    """Headers that it reads, for the OpenAPI document."""
+    streams: bool = False
+    """Whether it returns a stream of server-sent events to clients that accept one."""
     response_media_type: str = bodies.JSON
     idempotent: bool = False
     """Whether it accepts the header `Idempotency-Key`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,7 +9,6 @@ from starlette.responses import Response
 
 from holdfast import json_view
 from holdfast.domain import access, limits, validation
-from holdfast.domain.artifacts import Artifact
 from holdfast.domain.claims import Claim, Renewal, Settlement, lease_ms
 from holdfast.domain.errors import InvalidInput, JobNotFound
 from holdfast.domain.job import Job, row_of
@@ -19,7 +16,7 @@ from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.service import problems
 from holdfast.service.call import Call, reply
-from holdfast.service.new_jobs import backoff_of, granted_job, time_of
+from holdfast.service.new_jobs import artifacts_of, backoff_of, granted_job, time_of
 from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, WAIT_SECONDS_MAX
 
 _INCARNATION: Final = "http"
@@ -73,6 +70,21 @@ async def progress(call: Call) -> Response:
     held = await _held(call)
     job = await call.queue.progress(held, phase=call.body.get("phase"), percent=call.body.get("percent"))
     return reply(json_view.job(job))
+
+
+async def emit(call: Call) -> Response:
+    """Append text to the output of a running job."""
+    held = await _held(call)
+    number = await call.queue.emit(held, call.body["text"], part=call.body.get("part"))
+    return reply({"number": number})
+
+
+async def attach(call: Call) -> Response:
+    """Store artifacts of a running job, and return all that it has."""
+    artifacts = artifacts_of(call.body["artifacts"], "")
+    held = await _held(call)
+    await call.queue.attach(held, artifacts)
+    return reply({"artifacts": [json_view.artifact(one) for one in await call.queue.artifacts(held.job.id)]})
 
 
 async def settle(call: Call) -> Response:
@@ -170,19 +182,4 @@ def _done(call: Call, given: dict[str, Any], path: str) -> Done:
         granted_job(call.grants, one, f"{path}follow_ups[{index}].")
         for index, one in enumerate(given.get("follow_ups", ()))
     ]
-    artifacts = [
-        Artifact(
-            one["name"],
-            _decoded(one["data"], f"{path}artifacts[{index}].data"),
-            one.get("media_type", "application/octet-stream"),
-        )
-        for index, one in enumerate(given.get("artifacts", ()))
-    ]
-    return Done(given.get("result"), follow_ups, artifacts)
-
-
-def _decoded(data: str, path: str) -> bytes:
-    try:
-        return base64.b64decode(data, validate=True)
-    except (ValueError, binascii.Error):
-        raise InvalidInput(path, "must be base64") from None
+    return Done(given.get("result"), follow_ups, artifacts_of(given.get("artifacts", ()), path))

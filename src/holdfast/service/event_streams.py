@@ -15,6 +15,7 @@ from holdfast.domain.errors import EventsPruned, HoldfastError
 from holdfast.domain.events import Event
 from holdfast.operations import jobs as job_operations
 from holdfast.service.problems import encode
+from holdfast.service.streams import RETRY_LINE, EventStream, comment_text, named_event
 from holdfast.storage.contract import EventPosition, cursor_of
 from holdfast.storage.runners import AsyncRunner
 
@@ -23,7 +24,6 @@ log = logging.getLogger("holdfast.service")
 _POLL_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 1.0
 _RING_MAX: Final = 10_000
-_RETRY_LINE: Final = b"retry: 2000\n\n"
 
 Matches = Callable[[Event], bool]
 
@@ -49,24 +49,6 @@ class _Entry:
 def event_text(event: Event) -> bytes:
     """Return an event of the log as a server-sent event; JSON contains no line ends."""
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), encode(json_view.event(event)))
-
-
-def control_text(name: str, cursor: str) -> bytes:
-    """Return an event of the stream itself, such as `lagged`."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), encode({"cursor": cursor}))
-
-
-class EventStream:
-    """One stream: woken by new events, and ended from outside."""
-
-    def __init__(self) -> None:
-        self.signal = asyncio.Event()
-        self.ended: str | None = None
-
-    def end(self, why: str) -> None:
-        """End the stream."""
-        self.ended = self.ended or why
-        self.signal.set()
 
 
 class EventTail:
@@ -109,11 +91,6 @@ class EventTail:
         """Remove a stream."""
         self._streams.discard(stream)
 
-    def end_all(self, why: str) -> None:
-        """End every stream."""
-        for stream in self._streams:
-            stream.end(why)
-
     async def _run(self) -> None:
         while self._streams:
             pause = _POLL_SECONDS
@@ -145,7 +122,7 @@ class EventTail:
 
     def _wake(self) -> None:
         for stream in self._streams:
-            stream.signal.set()
+            stream.wake()
 
     # --- one stream ------------------------------------------------------------------------------------------------
 
@@ -153,19 +130,19 @@ class EventTail:
         self, stream: EventStream, position: EventPosition, matches: Matches, ping_seconds: float
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events after *position* until the stream ends."""
-        yield _RETRY_LINE
+        yield RETRY_LINE
         while position < self._start and stream.ended is None:
             try:
                 events, position = await self.read_page(position, limits.PAGE_MAX)
             except EventsPruned as pruned:
-                yield control_text("pruned", pruned.horizon)
+                yield named_event("pruned", {"cursor": pruned.horizon})
                 return
             if text := b"".join(event_text(event) for event in events if matches(event)):
                 yield text
         index = self._removed + bisect_right(self._entries, position, key=lambda entry: entry.position)
         while stream.ended is None:
             if index < self._removed:
-                yield control_text("lagged", cursor_of(position))
+                yield named_event("lagged", {"cursor": cursor_of(position)})
                 return
             found = self._entries[index - self._removed :]
             index += len(found)
@@ -176,13 +153,10 @@ class EventTail:
                 if text := b"".join(entry.text for entry in fresh if matches(entry.event)):
                     yield text
                     continue
-            stream.signal.clear()
-            # An event without data changes only the id from which the client resumes.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stream.signal.wait(), ping_seconds)
-                continue
-            yield b": ping\nid: %s\n\n" % cursor_of(position).encode()
-        yield b": %s\n\n" % stream.ended.encode()
+            if not await stream.wait(ping_seconds):
+                # An event without data changes only the id from which the client resumes.
+                yield b": ping\nid: %s\n\n" % cursor_of(position).encode()
+        yield comment_text(stream.ended)
 
     async def close(self) -> None:
         """Stop reading."""

@@ -1,4 +1,4 @@
-"""Handlers of `/v1/jobs`: create, list, get and wait, cancel, requeue, attempts, artifacts."""
+"""Handlers of `/v1/jobs`: create, list, get and wait, cancel, requeue, attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast import json_view
 from holdfast.client import ids
 from holdfast.domain import access, json_schema
-from holdfast.domain.errors import ArtifactNotFound, Conflict, HoldfastError, InvalidInput
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import NewJob, check_job
 from holdfast.service import bodies, problems
@@ -25,7 +25,6 @@ BULK_LINES_MAX: Final = 100_000
 BULK_LINE_BYTES_MAX: Final = 4 << 20
 _CHUNK_LINES: Final = 500
 _CHUNK_BYTES: Final = 4 << 20
-_MEDIA_TYPE: Final = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
 
 
 async def create(call: Call) -> Response:
@@ -166,30 +165,6 @@ async def attempts(call: Call) -> Response:
     """Return the attempts of a job."""
     job = await call.job()
     return reply({"attempts": [json_view.attempt(one) for one in await call.queue.attempts(job.id)]})
-
-
-async def artifacts(call: Call) -> Response:
-    """Return the artifacts of a job, without their bytes."""
-    job = await call.job()
-    return reply({"artifacts": [json_view.artifact(one) for one in await call.queue.artifacts(job.id)]})
-
-
-async def artifact(call: Call) -> Response:
-    """Return the bytes of an artifact as a download that browsers never run."""
-    job = await call.job()
-    name = call.path["name"]
-    try:
-        found = await call.queue.artifact(job.id, name)
-    except InvalidInput:
-        raise ArtifactNotFound(job.id, name) from None
-    known = _MEDIA_TYPE.fullmatch(found.media_type)
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "default-src 'none'; sandbox",
-        "Content-Type": found.media_type if known else "application/octet-stream",
-    }
-    return Response(found.data, headers=headers)
 
 
 # --- change --------------------------------------------------------------------------------------------------------

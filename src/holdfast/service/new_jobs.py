@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,6 +11,7 @@ from typing import Any, Final
 
 from holdfast.domain import access, limits, strict_json
 from holdfast.domain.access import Grants
+from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.new_job import NewJob
@@ -35,6 +38,8 @@ def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJ
         size = len(strict_json.encode(payload, f"{path}payload", limits.PAYLOAD_BYTES_MAX).encode())
     access.check_job_ceilings(grants, options.get("priority", 0), size, path)
     convert_values(options, path)
+    if "artifacts" in options:
+        options["artifacts"] = artifacts_of(options["artifacts"], path)
     return NewJob(kind, payload, **options)
 
 
@@ -45,6 +50,30 @@ def convert_values(options: dict[str, Any], path: str) -> None:
             options[name] = time_of(options[name], f"{path}{name}")
     if isinstance(options.get("backoff"), dict):
         options["backoff"] = backoff_of(options["backoff"], path)
+
+
+def artifacts_of(given: Sequence[Mapping[str, Any]], path: str) -> list[AnyArtifact]:
+    """Return artifacts: their bytes as base64, or the upload that has them. *path* ends with a dot, if it has any."""
+    return [_artifact_of(one, f"{path}artifacts[{index}].") for index, one in enumerate(given)]
+
+
+def _artifact_of(given: Mapping[str, Any], path: str) -> AnyArtifact:
+    media_type = given.get("media_type", "application/octet-stream")
+    if "upload_id" not in given:
+        if "data" not in given:
+            raise InvalidInput(f"{path}data", "is missing; give data, or upload_id and digest")
+        if "digest" in given:
+            raise InvalidInput(f"{path}digest", "belongs to an upload_id")
+        try:
+            data = base64.b64decode(given["data"], validate=True)
+        except (ValueError, binascii.Error):
+            raise InvalidInput(f"{path}data", "must be base64") from None
+        return Artifact(given["name"], data, media_type)
+    if "data" in given:
+        raise InvalidInput(f"{path}data", "cannot be combined with upload_id")
+    if "digest" not in given:
+        raise InvalidInput(f"{path}digest", "is missing; give that of the finished upload")
+    return UploadedArtifact(given["name"], given["upload_id"], given["digest"], media_type)
 
 
 def time_of(value: str, path: str) -> datetime:

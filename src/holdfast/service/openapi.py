@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from holdfast.domain import limits
 from holdfast.service import bodies, problems
 from holdfast.service.call import Endpoint
-from holdfast.service.events import MEDIA_TYPE as EVENT_STREAM
-from holdfast.service.schemas import COMPONENTS, STRING, Schema, ref
+from holdfast.service.schemas import COMPONENTS, STRING, Schema, integer, ref
+from holdfast.service.streams import MEDIA_TYPE as EVENT_STREAM
 from holdfast.version import __version__
 
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
+# Other parameters of paths are names.
+_PATH_SCHEMAS: Final = {"number": integer(0, limits.ARTIFACT_BYTES_MAX // limits.ARTIFACT_CHUNK_BYTES)}
 _DESCRIPTIONS: Final = {
     200: "Success",
     201: "Created",
+    206: "The range that was asked for",
     400: "The body is not JSON, or the request is not HTTP",
     401: "No valid token",
     403: "The token does not grant this",
@@ -24,6 +28,7 @@ _DESCRIPTIONS: Final = {
     409: "The state or content in the store does not permit this",
     410: "The events after the cursor were pruned",
     413: "The body is too large",
+    416: "The artifact has no such range",
     415: "Another Content-Type is expected",
     422: "A value is invalid; `field` names it",
     429: "Too many streams",
@@ -86,10 +91,11 @@ def _named(schema: Schema) -> Schema:
 
 def _parameters(route: Endpoint) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {**STRING, "minLength": 1}}
+        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS.get(name, {**STRING, "minLength": 1})}
         for name in _PARAMETER.findall(route.path)
     ]
     found += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
+    found += [{"name": name, "in": "header", "schema": schema} for name, schema in route.headers.items()]
     if route.idempotent:
         schema = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"}
         found.append({"name": "Idempotency-Key", "in": "header", "schema": schema})
@@ -101,11 +107,13 @@ def _responses(route: Endpoint) -> dict[str, Any]:
     if route.response_example is not None:
         content["example"] = route.response_example
     contents = {route.response_media_type: content}
-    if route.name == "events":
-        contents[EVENT_STREAM] = {"schema": STRING, "example": 'id: e1-42\ndata: {"name":"done"}\n\n'}
+    if route.streams:
+        contents[EVENT_STREAM] = {"schema": STRING, "example": 'id: 42\ndata: {"number":42}\n\n'}
     if route.name == "get_artifact":
         contents = {"*/*": content}
     statuses = {route.status, 200} if route.idempotent else {route.status}
+    if "Range" in route.headers:
+        statuses.add(206)
     responses: dict[str, Any] = {
         str(status): {"description": _DESCRIPTIONS[status], "content": contents} for status in sorted(statuses)
     }

@@ -76,6 +76,7 @@ PROBLEM_CODES: Final = {
     "invalid_json": "the body is not JSON, or not UTF-8",
     "unsupported_media_type": "the body has another `Content-Type`; the message names the one that is expected",
     "body_too_large": "the body is larger than `limit` bytes",
+    "range_not_satisfiable": "the artifact has only `limit` bytes",
     "idempotency_key_reused": "the `Idempotency-Key` was used for another body",
     "too_many_streams": "the token has `limit` open streams",
     "wrong_origin": "without tokens, requests from web pages of other hosts are refused",

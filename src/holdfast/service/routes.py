@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from holdfast.domain import limits
 from holdfast.domain.job import STATES
 from holdfast.domain.routing import EVENT_SCOPES, LANE_BACKOFFS, LANE_ORDERS, LANE_STATES
 from holdfast.service import bodies, claims, events, jobs, operators
 from holdfast.service.call import Endpoint
+from holdfast.service.content_routes import CONTENT
+from holdfast.service.examples import JOB_EXAMPLE, NEW_EXAMPLE, PROOF_EXAMPLE, RENEWAL_EXAMPLE, RUNNING_EXAMPLE
 from holdfast.service.schemas import (
     ANY,
     BOOLEAN,
@@ -32,57 +34,12 @@ from holdfast.service.schemas import (
 )
 
 _MANY_BYTES_MAX: Final = 16 << 20
-_JOB_BYTES_MAX: Final = 4 << 20
 _BULK_BYTES_MAX: Final = 64 << 20
-_SETTLE_BYTES_MAX: Final = 32 << 20
+# Artifacts of 16 MiB as base64, and the rest.
+_JOB_BYTES_MAX: Final = 32 << 20
 
 _TENANT: Final = text(description="Only this tenant; default: that of the token.")
 _LIMIT: Final = integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT)
-_JOB_ID: Final = "0198c0de-0000-7000-8000-000000000001"
-_NEW: Final = {"kind": "email.send", "payload": {"to": "ada@example.org"}, "lane": "mail", "tags": {"order": "42"}}
-_PROOF: Final = {"epoch": 1, "lease_token": "9f2c1d"}
-
-_JOB: Final[dict[str, Any]] = {
-    "id": _JOB_ID,
-    "number": 1,
-    "state": "ready",
-    "kind": "email.send",
-    "lane": "mail",
-    "tenant": "default",
-    "priority": 0,
-    "affinity": None,
-    "requires": [],
-    "payload": {"to": "ada@example.org"},
-    "result": None,
-    "failure": None,
-    "headers": {},
-    "tags": {"order": "42"},
-    "enqueued_at_ms": 1_790_000_000_000,
-    "due_at_ms": 1_790_000_000_000,
-    "deadline_at_ms": None,
-    "started_at_ms": None,
-    "finished_at_ms": None,
-    "attempt": 0,
-    "max_attempts": 5,
-    "backoff": {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.2},
-    "epoch": 0,
-    "worker": None,
-    "incarnation": None,
-    "outcome": None,
-    "phase": None,
-    "percent": None,
-    "cancel_requested": False,
-    "suspect": False,
-    "deferrals": 0,
-    "releases": 0,
-    "dedupe_key": None,
-    "dedupe_scope": None,
-    "events": "terminal",
-    "entry": None,
-}
-_RUNNING: Final = {**_JOB, "state": "running", "attempt": 1, "epoch": 1, "worker": "curl-1", "incarnation": "http"}
-_RENEWAL: Final = {"lease_until_ms": 1_790_000_030_000, "cancel_requested": False}
-
 _JOBS: Final = (
     Endpoint(
         "POST",
@@ -92,9 +49,9 @@ _JOBS: Final = (
         jobs.create,
         ("produce",),
         ref("Enqueued"),
-        {"created": True, "job": _JOB},
+        {"created": True, "job": JOB_EXAMPLE},
         body=NEW_JOB,
-        body_example=_NEW,
+        body_example=NEW_EXAMPLE,
         body_bytes_max=_JOB_BYTES_MAX,
         status=201,
         idempotent=True,
@@ -108,9 +65,9 @@ _JOBS: Final = (
         jobs.create_many,
         ("produce",),
         shape(jobs={"type": "array", "items": ref("Enqueued")}),
-        {"jobs": [{"created": True, "job": _JOB}]},
+        {"jobs": [{"created": True, "job": JOB_EXAMPLE}]},
         body=strict(["jobs"], {"jobs": array(NEW_JOB, limits.ENQUEUE_MANY_MAX)}),
-        body_example={"jobs": [_NEW]},
+        body_example={"jobs": [NEW_EXAMPLE]},
         body_bytes_max=_MANY_BYTES_MAX,
         status=201,
         idempotent=True,
@@ -140,7 +97,7 @@ _JOBS: Final = (
         jobs.list_jobs,
         ("read",),
         shape(jobs={"type": "array", "items": ref("Job")}, cursor=nullable(STRING)),
-        {"jobs": [_JOB], "cursor": None},
+        {"jobs": [JOB_EXAMPLE], "cursor": None},
         query={
             "state": array(choice(*STATES), len(STATES)),
             "kind": text(),
@@ -161,7 +118,7 @@ _JOBS: Final = (
         jobs.get,
         ("read", "produce"),
         ref("Job"),
-        _JOB,
+        JOB_EXAMPLE,
         query={"wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for its end.")},
         problems=(404,),
     ),
@@ -173,7 +130,7 @@ _JOBS: Final = (
         jobs.cancel,
         ("produce",),
         ref("Job"),
-        {**_JOB, "state": "cancelled"},
+        {**JOB_EXAMPLE, "state": "cancelled"},
         body=strict([], {"force": BOOLEAN}),
         body_required=False,
         body_example={"force": False},
@@ -187,7 +144,7 @@ _JOBS: Final = (
         jobs.requeue,
         (),
         ref("Job"),
-        _JOB,
+        JOB_EXAMPLE,
         problems=(404, 409),
     ),
     Endpoint(
@@ -199,28 +156,6 @@ _JOBS: Final = (
         ("read", "produce"),
         shape(attempts={"type": "array", "items": ref("Attempt")}),
         {"attempts": []},
-        problems=(404,),
-    ),
-    Endpoint(
-        "GET",
-        "/v1/jobs/{job_id}/artifacts",
-        "list_artifacts",
-        "List the artifacts of a job",
-        jobs.artifacts,
-        ("read", "produce"),
-        shape(artifacts={"type": "array", "items": ref("Artifact")}),
-        {"artifacts": []},
-        problems=(404,),
-    ),
-    Endpoint(
-        "GET",
-        "/v1/jobs/{job_id}/artifacts/{name}",
-        "get_artifact",
-        "Download an artifact",
-        jobs.artifact,
-        ("read", "produce"),
-        {"type": "string", "format": "binary"},
-        response_media_type="application/octet-stream",
         problems=(404,),
     ),
 )
@@ -235,12 +170,12 @@ _CLAIMS: Final = (
         ("work",),
         shape(claims={"type": "array", "items": ref("Claim")}, settlements={"type": "array", "items": ANY}),
         {
-            "claims": [{"job": _RUNNING, **_PROOF, "lease_until_ms": 1_790_000_010_000}],
+            "claims": [{"job": RUNNING_EXAMPLE, **PROOF_EXAMPLE, "lease_until_ms": 1_790_000_010_000}],
             "settlements": [],
         },
         body=CLAIM,
         body_example={"worker": "curl-1", "lanes": ["mail"], "wait": 30, "lease_token": "9f2c1d"},
-        body_bytes_max=_SETTLE_BYTES_MAX,
+        body_bytes_max=_JOB_BYTES_MAX,
         problems=(404, 409),
     ),
     Endpoint(
@@ -251,9 +186,9 @@ _CLAIMS: Final = (
         claims.acknowledge,
         ("work",),
         ref("Renewal"),
-        _RENEWAL,
+        RENEWAL_EXAMPLE,
         body=strict(["epoch", "lease_token"], {**LEASE, "lease": LEASE_SECONDS}),
-        body_example={**_PROOF, "lease": 30},
+        body_example={**PROOF_EXAMPLE, "lease": 30},
         problems=(404, 409),
     ),
     Endpoint(
@@ -264,9 +199,9 @@ _CLAIMS: Final = (
         claims.heartbeat,
         ("work",),
         ref("Renewal"),
-        _RENEWAL,
+        RENEWAL_EXAMPLE,
         body=strict(["epoch", "lease_token"], {**LEASE, "lease": LEASE_SECONDS}),
-        body_example={**_PROOF, "lease": 30},
+        body_example={**PROOF_EXAMPLE, "lease": 30},
         problems=(404, 409),
     ),
     Endpoint(
@@ -277,12 +212,12 @@ _CLAIMS: Final = (
         claims.progress,
         ("work",),
         ref("Job"),
-        {**_RUNNING, "phase": "sending", "percent": 50},
+        {**RUNNING_EXAMPLE, "phase": "sending", "percent": 50},
         body=strict(
             ["epoch", "lease_token"],
             {**LEASE, "phase": nullable(text(limits.PHASE_CHARS_MAX)), "percent": nullable(number(0, 100))},
         ),
-        body_example={**_PROOF, "phase": "sending", "percent": 50},
+        body_example={**PROOF_EXAMPLE, "phase": "sending", "percent": 50},
         problems=(404, 409),
     ),
     Endpoint(
@@ -293,10 +228,10 @@ _CLAIMS: Final = (
         claims.settle,
         ("work",),
         ref("Job"),
-        {**_RUNNING, "state": "done", "outcome": "done", "result": {"sent": True}},
+        {**RUNNING_EXAMPLE, "state": "done", "outcome": "done", "result": {"sent": True}},
         body=SETTLE,
-        body_example={**_PROOF, "outcome": "done", "result": {"sent": True}},
-        body_bytes_max=_SETTLE_BYTES_MAX,
+        body_example={**PROOF_EXAMPLE, "outcome": "done", "result": {"sent": True}},
+        body_bytes_max=_JOB_BYTES_MAX,
         problems=(404, 409),
     ),
 )
@@ -333,6 +268,8 @@ _OPERATORS: Final = (
             "job": array(text(), 100),
             "tag": array({**text(), "description": "name:value"}, limits.TAGS_MAX),
         },
+        headers={"Last-Event-ID": STRING},
+        streams=True,
         problems=(410, 429),
     ),
     Endpoint(
@@ -496,4 +433,4 @@ _HEALTH: Final = (
     ),
 )
 
-ROUTES: Final[tuple[Endpoint, ...]] = (*_JOBS, *_CLAIMS, *_OPERATORS, *_HEALTH)
+ROUTES: Final[tuple[Endpoint, ...]] = (*_JOBS, *_CLAIMS, *CONTENT, *_OPERATORS, *_HEALTH)

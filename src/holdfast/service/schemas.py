@@ -98,6 +98,28 @@ BACKOFF: Final = strict(
     },
 )
 
+DIGEST: Final[Schema] = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{64}$",
+    "description": "The SHA-256 of the bytes, as hexadecimal digits.",
+}
+ARTIFACTS: Final = array(
+    {
+        **strict(
+            ["name"],
+            {
+                "name": text(),
+                "media_type": text(),
+                "data": {"type": "string", "contentEncoding": "base64"},
+                "upload_id": text(description="A finished upload."),
+                "digest": DIGEST,
+            },
+        ),
+        "description": "Named bytes: `data`, or `upload_id` and `digest` of an upload.",
+    },
+    limits.ARTIFACTS_MAX,
+)
+
 NEW_JOB: Final = strict(
     ["kind"],
     {
@@ -123,6 +145,7 @@ NEW_JOB: Final = strict(
         "dedupe_scope": choice("kind", "tenant"),
         "on_duplicate": choice("keep", "replace", "run_again"),
         "events": choice("terminal", "all"),
+        "artifacts": ARTIFACTS,
     },
 )
 
@@ -137,17 +160,7 @@ OUTCOME: Final[Schema] = {
     "outcome": choice("done", "failed", "deferred", "released"),
     "result": {"description": "The result of a job that is done: any JSON value."},
     "follow_ups": array(NEW_JOB, limits.FOLLOW_UPS_MAX),
-    "artifacts": array(
-        strict(
-            ["name", "data"],
-            {
-                "name": text(),
-                "media_type": text(),
-                "data": {"type": "string", "contentEncoding": "base64"},
-            },
-        ),
-        limits.ARTIFACTS_MAX,
-    ),
+    "artifacts": ARTIFACTS,
     "message": STRING,
     "reason": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_.:-]*$", "maxLength": limits.REASON_CHARS_MAX},
     "permanent": BOOLEAN,
@@ -255,7 +268,24 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Job": JOB,
     "Failure": FAILURE,
     "Attempt": ATTEMPT,
-    "Artifact": shape(name=STRING, media_type=STRING, size=INTEGER, epoch=INTEGER, created_at_ms=INTEGER),
+    "Artifact": shape(
+        name=STRING,
+        media_type=STRING,
+        size=INTEGER,
+        digest=STRING,
+        input=BOOLEAN,
+        epoch=INTEGER,
+        created_at_ms=INTEGER,
+    ),
+    "OutputChunk": shape(number=INTEGER, attempt=INTEGER, epoch=INTEGER, at_ms=INTEGER, text=STRING),
+    "Upload": shape(
+        id=STRING,
+        tenant=STRING,
+        chunks=INTEGER,
+        size=INTEGER,
+        digest=nullable(STRING),
+        expires_at_ms=_MAYBE_TIME,
+    ),
     "Enqueued": shape(created=BOOLEAN, job=ref("Job")),
     "Event": EVENT,
     "Lane": shape(name=STRING, state=STRING, order=STRING, events=STRING, backoff=STRING),
