@@ -18,9 +18,19 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt, Job, row_of
 from holdfast.domain.kinds import Kind
 from holdfast.domain.output import OutputChunk
-from holdfast.domain.results import ArtifactInfo, CancelReport, Finding, Pruned, Requeued, Tally, WorkerInfo
+from holdfast.domain.results import (
+    ArtifactInfo,
+    CancelReport,
+    Finding,
+    Pruned,
+    Requeued,
+    SessionInfo,
+    Tally,
+    WorkerInfo,
+)
 from holdfast.domain.routing import Lane
 from holdfast.domain.serving import Unserved
+from holdfast.domain.session_claims import SessionClaim, SessionLease
 from holdfast.domain.validation import milliseconds_of
 from holdfast.worker.status import WorkerStatus
 
@@ -231,6 +241,39 @@ def claim(one: Claim) -> Document:
     return {
         "job": job(one.job),
         "epoch": one.epoch,
+        "lease_token": one.lease_token,
+        "lease_until_ms": _timestamp(one.lease_until),
+    }
+
+
+def turn(one: SessionClaim) -> Document:
+    """Return a turn with what proves its lease."""
+    return {
+        "session": one.session,
+        "tenant": one.tenant,
+        "entry_type": one.entry_type,
+        "claim_id": one.claim_id,
+        "fencing_token": one.fencing_token,
+        "generation": one.generation,
+        "lease_token": one.lease_token,
+        "lease_until_ms": _timestamp(one.lease_until),
+        "entries": [job(entry) for entry in one.entries],
+    }
+
+
+def session(one: SessionInfo) -> Document:
+    """Return a session."""
+    document = asdict(one)
+    return {**document, "lease_until_ms": _timestamp(document.pop("lease_until"))}
+
+
+def session_lease(one: SessionLease) -> Document:
+    """Return the lease of a session's owner."""
+    return {
+        "session": one.session,
+        "tenant": one.tenant,
+        "generation": one.generation,
+        "worker": one.worker,
         "lease_token": one.lease_token,
         "lease_until_ms": _timestamp(one.lease_until),
     }

@@ -18,7 +18,7 @@ from holdfast.domain.new_job import check_job, new_job
 from holdfast.types import Now
 from tests.project.sources import assert_none
 
-COLLECTIONS = {"EventPage", "JobPage", "OutputPage", "TaskRegistry"}
+COLLECTIONS = {"EventPage", "JobPage", "OutputPage", "SessionPage", "TaskRegistry"}
 CLASSES = {
     name: value
     for module in (holdfast, holdfast.types)

@@ -34,6 +34,8 @@ LINES = {"Idempotency-Key": "k", "Content-Type": "application/x-ndjson"}
 BYTES = {"Content-Type": "application/octet-stream"}
 X = hashlib.sha256(b"x").hexdigest()
 PROOF = {"epoch": 1, "lease_token": "t"}
+TURN = {"lease_token": "t", "entries": [{"id": "one", "epoch": 1}]}
+OWNER = {"generation": 1, "lease_token": "t"}
 
 
 def jobs(queue: Queue) -> int:
@@ -89,6 +91,33 @@ def upload_is(**values: Any) -> Callable[[Queue], int]:
     return test
 
 
+def say(queue: Queue) -> None:
+    """Store one ready entry of a session."""
+    queue.enqueue("a", session="chat", job_id="one", events="all", join=True)
+
+
+def turn(queue: Queue) -> None:
+    """Store a running turn that is not acknowledged, and an entry that may join it."""
+    say(queue)
+    assert queue.sessions.claim("chat", worker="w", lease_token="t", acknowledged=False)
+    queue.enqueue("a", session="chat", job_id="two", join=True)
+
+
+def owned(queue: Queue) -> None:
+    """Store a session with an owner."""
+    queue.sessions.open("chat", worker="w", lease_token="t")
+
+
+def session_is(**values: Any) -> Callable[[Queue], int]:
+    """Return a function that tests the values of the session."""
+
+    def test(queue: Queue) -> int:
+        found = [info for info in queue.sessions.list() if info.session == "chat"]
+        return sum(all(getattr(info, name) == value for name, value in values.items()) for info in found)
+
+    return test
+
+
 CALLS = {
     "create_job": Cut("/v1/jobs", {"kind": "a"}, jobs, KEY),
     "create_jobs": Cut("/v1/jobs/batch", {"jobs": [{"kind": "a"}]}, jobs, KEY),
@@ -117,6 +146,18 @@ CALLS = {
     ),
     "finish_upload": Cut("/v1/uploads/up/finish", None, upload_is(digest=X), prepare=uploaded),
     "settle": Cut("/v1/claims/one/settle", {**PROOF, "outcome": "done"}, events("done"), prepare=claimed),
+    "claim_turn": Cut("/v1/turns", {"worker": "w", "lease_token": "t"}, events("claimed"), prepare=say),
+    "heartbeat_turn": Cut("/v1/turns/chat/heartbeat", TURN, job_is(unacknowledged=0), prepare=turn),
+    "checkpoint_turn": Cut(
+        "/v1/turns/chat/checkpoint", TURN, lambda queue: int(queue.get("two").state == "running"), prepare=turn
+    ),
+    "settle_turn": Cut("/v1/turns/chat/settle", {**TURN, "outcome": "done"}, events("done"), prepare=turn),
+    "cancel_session": Cut("/v1/sessions/chat/cancel", None, events("cancelled"), prepare=say),
+    "open_session": Cut(
+        "/v1/sessions/chat/open", {"worker": "w", "lease_token": "t"}, session_is(owner="w", generation=1)
+    ),
+    "renew_session": Cut("/v1/sessions/chat/renew", OWNER, session_is(owner="w", generation=1), prepare=owned),
+    "close_session": Cut("/v1/sessions/chat/close", OWNER, session_is(owner=None, generation=1), prepare=owned),
     "set_lane": Cut(
         "/v1/lanes/mail",
         {"state": "paused"},
@@ -177,7 +218,7 @@ def test_a_call_whose_connection_is_cut_can_be_sent_again(
 
 def _comparable(content: bytes) -> bytes:
     """Return an answer without what says whether this call was the first."""
-    return re.sub(rb'"created":(true|false)|"jobs":\d+', b"", content)
+    return re.sub(rb'"created":(true|false)|"jobs":\d+|"cancelled":\[[^]]*\]', b"", content)
 
 
 def test_a_claim_cut_before_its_answer_delays_the_job_by_the_time_to_acknowledge_only(served: Server) -> None:

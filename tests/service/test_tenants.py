@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from holdfast import Artifact, Claim, Queue
@@ -45,6 +46,38 @@ def test_a_job_of_another_tenant_is_not_found_on_any_route(served: Server) -> No
                 "job_id": "theirs",
             }
     assert served.queue.get("theirs") == before
+
+
+def test_a_session_or_upload_of_another_tenant_is_not_found_on_any_route(served: Server) -> None:
+    queue = served.queue
+    queue.enqueue("secret.kind", {"secret": 1}, tenant="acme", job_id="theirs", session="chat")
+    turn = queue.sessions.claim("chat", tenant="acme", worker="w", lease_token="t")
+    assert turn is not None
+    upload = queue.uploads.begin(tenant="acme")
+    before = queue.get("theirs"), queue.sessions.get("chat", tenant="acme")
+    client = served.client("admin", tenant="other")
+    checked = 0
+    for route in ROUTES:
+        # To open a session that the own tenant does not have yet creates it.
+        if not re.search(r"{(session|upload_id)}", route.path) or route.name == "open_session":
+            continue
+        path = route.path.replace("{session}", "chat").replace("{upload_id}", upload.id).replace("{number}", "0")
+        body: Any = route.body_example
+        headers = {}
+        if isinstance(body, str):
+            body, headers = body.encode(), {"Content-Type": route.body_media_type}
+        elif body and "entries" in body:
+            body = {**body, "lease_token": "t", "entries": [{"id": "theirs", "epoch": 1}]}
+        answer = client.request(route.method, path, body, headers)
+        expected = (409, "lease_lost") if route.name in {"renew_session", "close_session"} else (404, None)
+        assert answer.status == expected[0], (route.name, answer)
+        assert b"secret" not in answer.content
+        assert b"acme" not in answer.content
+        checked += 1
+
+    assert checked >= 11
+    assert client.get("/v1/sessions").json["sessions"] == []
+    assert (queue.get("theirs"), queue.sessions.get("chat", tenant="acme")) == before
 
 
 def test_lists_claims_events_and_counts_contain_only_the_own_tenant(served: Server) -> None:

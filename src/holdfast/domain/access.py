@@ -201,6 +201,12 @@ def check_any_tenant(grants: Grants) -> None:
         raise Forbidden("this concerns all tenants; the token is for one")
 
 
+def check_any_job(grants: Grants) -> None:
+    """Raise `Forbidden` if the token is for some lanes or kinds only."""
+    if grants.lanes is not None or grants.kinds is not None:
+        raise Forbidden("this concerns all lanes and kinds; the token is for some")
+
+
 def tenant_for(grants: Grants, asked: str | None, path: str = "tenant") -> str | None:
     """Return the tenant that a call acts for, None for any; raise `Forbidden` if *asked* is not the token's."""
     if grants.tenant is not None and asked not in {None, grants.tenant}:

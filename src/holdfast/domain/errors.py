@@ -5,6 +5,7 @@
     │   ├── JobNotFound        the job does not exist, or this caller may not see it
     │   ├── ArtifactNotFound   the job has no artifact of this name
     │   ├── UploadNotFound     the upload does not exist, has expired, or is another tenant's
+    │   ├── SessionNotFound    the session was never used, or is another tenant's
     │   ├── WorkerNotFound     no worker of this name has registered
     │   ├── JobFailed          the job whose result was requested was not done
     │   ├── TokenNotFound      no token with this id exists
@@ -127,6 +128,16 @@ class UploadNotFound(Refused):
     def __init__(self, upload_id: str) -> None:
         super().__init__(f"no upload {upload_id!r}, or it has expired")
         self.upload_id = upload_id
+
+
+class SessionNotFound(Refused):
+    """No session of this name exists in the tenant; a session exists from its first use on."""
+
+    code = "session_not_found"
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"no session {session!r}")
+        self.session = session
 
 
 class WorkerNotFound(Refused):

@@ -75,6 +75,43 @@ class JobPage:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session: its counters and its owner. `queue.jobs(session=…)` lists its entries."""
+
+    session: str
+    tenant: str
+    entries: int
+    """How many entries were ever enqueued into it."""
+    fencing_token: int
+    """The fencing token of its newest turn; 0 if it had none."""
+    ready: bool
+    """Whether any worker could claim a turn of it when it changed last."""
+    generation: int
+    """How many times an owner has opened it."""
+    owner: str | None
+    """The worker that holds the session lease; None if there is none."""
+    lease_until: datetime | None
+    """When the session lease expires unless it is renewed, by the store's lease clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Some sessions, and the cursor from which to continue if there are more."""
+
+    sessions: tuple[SessionInfo, ...]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[SessionInfo]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def __getitem__(self, index: int) -> SessionInfo:
+        return self.sessions[index]
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """The ready jobs of one kind in one lane."""
 

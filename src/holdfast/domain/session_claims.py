@@ -44,6 +44,9 @@ class AnySessionOptions(TypedDict, total=False):
     """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None
     """A token chosen by the caller: repeating the claim with it returns the same entries."""
+    acknowledged: bool
+    """Whether the handler starts at once (default). If not, the first heartbeat acknowledges the claim; one that
+    expires before uses up no attempt, except the third time in a row."""
 
 
 class SessionClaimOptions(TypedDict, total=False):
@@ -55,6 +58,8 @@ class SessionClaimOptions(TypedDict, total=False):
     """None (default): any head; `message`: nothing while a command is the head; `command`: only a command."""
     session_lease: SessionLease | None
     """The session lease that keeps the claim alive, instead of a time."""
+    lanes: Sequence[str] | None
+    """The lanes to take from; omitted means any. An entry of another lane blocks those behind it."""
     kinds: Sequence[str] | None
     """The kinds to take; omitted means any. An entry of another kind blocks those behind it."""
     limit: int
@@ -71,6 +76,9 @@ class SessionClaimOptions(TypedDict, total=False):
     """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None
     """A token chosen by the caller: repeating the claim with it returns the same entries."""
+    acknowledged: bool
+    """Whether the handler starts at once (default). If not, the first heartbeat acknowledges the claim; one that
+    expires before uses up no attempt, except the third time in a row."""
 
 
 class CheckpointOptions(TypedDict, total=False):
@@ -105,6 +113,8 @@ class SessionRequest(NamedTuple):
     """Whether the caller chose the token, so that this may repeat an earlier claim."""
     lease_ms: int
     wait_ms: int
+    acknowledged: bool = True
+    """Whether its handler starts at once; otherwise the first heartbeat acknowledges the claim."""
     turn: SessionClaim | None = None
     """At a checkpoint: the turn that takes more entries."""
     session_lease: SessionLease | None = None
@@ -161,9 +171,11 @@ def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_tok
     if session_lease is not None:
         _check_session_lease(session_lease, name, tenant, options)
     request = _check_common(options, options.get("limit", limits.SESSION_CLAIM_DEFAULT), fresh_token)
+    lanes = options.get("lanes")
     return request._replace(
         session=name,
         tenant=tenant,
+        lanes=None if lanes is None else validation.names(lanes, "lanes", limits.CLAIM_LANES_MAX),
         kinds=_kinds(options.get("kinds")),
         session_lease=session_lease,
         lease_ms=request.lease_ms if session_lease is None else session_lease.lease_ms,
@@ -195,7 +207,8 @@ def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionR
     if not isinstance(turn, SessionClaim):
         raise InvalidInput("turn", f"must be a SessionClaim, not {type(turn).__name__}")
     validation.refuse_unknown(options, _OPTIONS_CHECKPOINT, "sessions.checkpoint")
-    holder = {"worker": turn.entries[0].worker, "incarnation": turn.entries[0].incarnation}
+    # Without a holder the turn has ended, and the operation refuses its fence.
+    holder = {"worker": turn.entries[0].worker or "-", "incarnation": turn.entries[0].incarnation or "-"}
     request = _check_common(
         {**options, **holder}, options.get("limit", limits.SESSION_CLAIM_DEFAULT), turn.lease_token
     )
@@ -244,6 +257,7 @@ def _check_common(options: Any, limit: object, fresh_token: str) -> SessionReque
         resent=chosen is not None,
         lease_ms=lease_ms(options.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
         wait_ms=validation.duration_ms(options.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
+        acknowledged=validation.flag(options.get("acknowledged", True), "acknowledged"),
     )
 
 

@@ -284,6 +284,7 @@ async def _lease(
                 lease_until_ms=until_ms,
                 claim_index=claim.leased + index,
                 now_ms=now.wall_ms,
+                acknowledged=request.acknowledged,
             ),
             "claimed",
         )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from holdfast.domain import limits, transitions
 from holdfast.domain.claims import JobFence, Renewal
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import JobNotFound, LeaseLost
+from holdfast.domain.errors import InvalidInput, JobNotFound, LeaseLost
 from holdfast.domain.job import WAITING, Job, JobRow
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
@@ -119,6 +119,8 @@ async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tu
 async def claim_of_turn(tx: StoreTransaction, lease: TurnLease) -> SessionClaim:
     """Return the claim that *lease* proves, or raise `JobNotFound`; the write that follows checks each fence."""
     jobs = {job.id: job for job in await tx.jobs_by_id([job_id for job_id, _ in lease.entries])}
+    if len({job_id for job_id, _ in lease.entries}) < len(lease.entries):
+        raise InvalidInput("entries", "names an entry twice")
     held: list[JobRow] = []
     for job_id, epoch in lease.entries:
         job = jobs.get(job_id)
@@ -142,14 +144,14 @@ async def claim_of_turn(tx: StoreTransaction, lease: TurnLease) -> SessionClaim:
 
 
 async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms: int) -> Renewal:
-    """Extend the leases of all entries of the claim, or raise `LeaseLost`.
+    """Extend the leases of all entries of the claim and acknowledge it, or raise `LeaseLost`.
 
     A claim under a session lease is only checked: it expires with the session lease.
     """
     jobs = await lock_held(tx, [one.fence for one in claim.claims])
     now = await tx.now()
     extended = [
-        transitions.heartbeat(held_job(jobs, one.fence), one.fence, lease_ms, now)
+        transitions.heartbeat(held_job(jobs, one.fence), one.fence, lease_ms, now, acknowledges=True)
         if claim.generation is None
         else _check_held(held_job(jobs, one.fence), one.fence, now)
         for one in claim.claims

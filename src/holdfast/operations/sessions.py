@@ -6,11 +6,15 @@ lease, and the first entry in line is ready. Every operation that changes entrie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
+from holdfast.domain.errors import InvalidInput, SessionNotFound
 from holdfast.domain.job import JobRow
+from holdfast.domain.results import SessionInfo, SessionPage
 from holdfast.domain.routing import Route, RoutingTable
 from holdfast.domain.session_selection import (
     Choice,
@@ -22,10 +26,50 @@ from holdfast.domain.session_selection import (
     eligibility_of,
 )
 from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
+from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import LineRow, OvertakenError, StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _FIRST = SelectionCriteria(only=None, checkpoint=False, limit=1)
+
+
+async def get_session(tx: StoreTransaction, tenant: str, name: str) -> SessionInfo:
+    """Return one session, or raise `SessionNotFound`."""
+    session = await tx.session_by_name(tenant, name)
+    if session is None:
+        raise SessionNotFound(name)
+    return _info(session, await tx.now())
+
+
+async def list_sessions(tx: StoreTransaction, tenant: str | None, after: str | None, limit: int) -> SessionPage:
+    """Return a page of sessions by tenant and name, and the cursor of the next page."""
+    start = tenant or "", ""
+    if after is not None:
+        scheme, _, number = after.partition("-")
+        numbers = [int(number)] if scheme == "s1" and _NUMBER.fullmatch(number) else []
+        last = await tx.sessions_by_number(numbers) if numbers else []
+        if not last or tenant not in {None, last[0].tenant}:
+            raise InvalidInput("after", f"{after!r} is not a cursor of this list")
+        start = last[0].tenant, last[0].name
+    found = await tx.sessions_page(tenant, start, limit + 1)
+    now = await tx.now()
+    cursor = f"s1-{found[limit - 1].number}" if len(found) > limit else None
+    return SessionPage(tuple(_info(session, now) for session in found[:limit]), cursor)
+
+
+def _info(session: Session, now: Now) -> SessionInfo:
+    leased = session.leased(now)
+    return SessionInfo(
+        session=session.name,
+        tenant=session.tenant,
+        entries=session.enqueue_seq,
+        fencing_token=session.fence,
+        ready=session.head is not None,
+        generation=session.generation,
+        owner=session.lease_worker if leased else None,
+        lease_until=datetime_of(session.lease_until_ms) if leased and session.lease_until_ms is not None else None,
+    )
 
 
 async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[JobRow]) -> list[JobRow]:

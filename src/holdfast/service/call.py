@@ -52,6 +52,8 @@ class Endpoint:
     response_example: Json = None
     any_tenant: bool = False
     """Whether it concerns all tenants, so that a token of one tenant is refused."""
+    any_job: bool = False
+    """Whether it concerns jobs of all lanes and kinds, so that a token of some is refused."""
     query: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None
     body_required: bool = True
@@ -106,6 +108,8 @@ class Call:
             access.check_role(self.grants, self.route.roles)
             if self.route.any_tenant:
                 access.check_any_tenant(self.grants)
+            if self.route.any_job:
+                access.check_any_job(self.grants)
         self.query = self._parse_query()
         if self.route.body is not None and self.route.body_media_type == bodies.JSON:
             self.body = await self._parse_body(self.route.body)

@@ -19,7 +19,7 @@ from holdfast.service.call import Call, reply
 from holdfast.service.new_jobs import artifacts_of, backoff_of, granted_job, time_of
 from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, WAIT_SECONDS_MAX
 
-_INCARNATION: Final = "http"
+INCARNATION: Final = "http"
 # The keys of each outcome.
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "done": frozenset(("result", "follow_ups", "artifacts")),
@@ -27,7 +27,7 @@ _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "deferred": frozenset(("after", "until")),
     "released": frozenset(),
 }
-_LEASE_KEYS: Final = frozenset(("job_id", "epoch", "lease_token", "outcome"))
+_LEASE_KEYS: Final = frozenset(("job_id", "epoch", "lease_token", "outcome", "tenant", "entries"))
 
 
 async def claim(call: Call) -> Response:
@@ -38,7 +38,7 @@ async def claim(call: Call) -> Response:
     options: dict[str, Any] = {
         name: body[name] for name in ("worker", "capabilities", "affinity", "lease_token") if name in body
     }
-    options["incarnation"] = body.get("incarnation", _INCARNATION)
+    options["incarnation"] = body.get("incarnation", INCARNATION)
     options["lanes"] = access.scoped_names(body.get("lanes"), call.grants.lanes, "lanes") or (DEFAULT_NAME,)
     options["kinds"] = access.scoped_names(body.get("kinds"), call.grants.kinds, "kinds")
     options["tenant"] = access.tenant_for(call.grants, body.get("tenant"))
@@ -56,13 +56,13 @@ async def claim(call: Call) -> Response:
 async def acknowledge(call: Call) -> Response:
     """Record that the work starts, and extend the lease."""
     held = await _held(call)
-    return _renewed(await call.queue.acknowledge(held))
+    return renewed(await call.queue.acknowledge(held))
 
 
 async def heartbeat(call: Call) -> Response:
     """Extend the lease; the answer has its new end and whether the job is to be cancelled."""
     held = await _held(call)
-    return _renewed(await call.queue.heartbeat(held))
+    return renewed(await call.queue.heartbeat(held))
 
 
 async def progress(call: Call) -> Response:
@@ -89,12 +89,13 @@ async def attach(call: Call) -> Response:
 
 async def settle(call: Call) -> Response:
     """Record the outcome of an attempt; follow-ups and artifacts commit with it."""
-    outcome = _outcome(call, call.body, "")
+    outcome = outcome_of(call, call.body, "")
     held = await _held(call)
     return reply(json_view.job(await call.queue.settle(held, outcome)))
 
 
-def _renewed(renewal: Renewal) -> Response:
+def renewed(renewal: Renewal) -> Response:
+    """Return the new end of a lease, and whether the work is to be cancelled."""
     until_ms = round(renewal.lease_until.timestamp() * 1000)
     return reply({"lease_until_ms": until_ms, "cancel_requested": renewal.cancel_requested})
 
@@ -128,7 +129,7 @@ async def _settle_and_claim(
         path = f"settlements[{index}]."
         validation.name(body["job_id"], f"{path}job_id", limits.JOB_ID_CHARS_MAX)
         _check_lease(body, path)
-        outcomes.append(_outcome(call, body, path))
+        outcomes.append(outcome_of(call, body, path))
     results: list[dict[str, Any]] = [{} for _ in bodies]
     held: list[tuple[Claim, Outcome]] = []
     indexes: list[int] = []
@@ -154,7 +155,7 @@ def _settlement(settlement: Settlement) -> dict[str, Any]:
     return {"job_id": settlement.job.id, "state": settlement.job.state}
 
 
-def _outcome(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
+def outcome_of(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
     """Return the outcome that *body* describes."""
     name = body["outcome"]
     given = {key: value for key, value in body.items() if key not in _LEASE_KEYS}

@@ -35,7 +35,8 @@ def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJ
     options |= {name: value for name, value in (("lane", lane), ("tenant", tenant)) if value is not None}
     size = 0
     if grants.payload_bytes_max is not None:
-        size = len(strict_json.encode(payload, f"{path}payload", limits.PAYLOAD_BYTES_MAX).encode())
+        content = options.get("messages", payload)
+        size = len(strict_json.encode(content, f"{path}payload", limits.PAYLOAD_BYTES_MAX).encode())
     access.check_job_ceilings(grants, options.get("priority", 0), size, path)
     convert_values(options, path)
     if "artifacts" in options:

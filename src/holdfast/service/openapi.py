@@ -70,6 +70,7 @@ def _operation(route: Endpoint) -> dict[str, Any]:
     else:
         needed = " or ".join((*route.roles, "admin"))
         scope = "; the token must be for any tenant" if route.any_tenant else ""
+        scope += "; the token must be for all lanes and kinds" if route.any_job else ""
         operation |= {"security": [{"token": []}], "description": f"Role: {needed}{scope}."}
     if parameters := _parameters(route):
         operation["parameters"] = parameters

@@ -15,6 +15,7 @@ STATUSES: Final[Mapping[type[HoldfastError], int]] = {
     errors.JobNotFound: 404,
     errors.ArtifactNotFound: 404,
     errors.UploadNotFound: 404,
+    errors.SessionNotFound: 404,
     errors.WorkerNotFound: 404,
     errors.TokenNotFound: 404,
     errors.JobFailed: 409,

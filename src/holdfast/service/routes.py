@@ -32,6 +32,7 @@ from holdfast.service.schemas import (
     strict,
     text,
 )
+from holdfast.service.session_routes import SESSIONS
 
 _MANY_BYTES_MAX: Final = 16 << 20
 _BULK_BYTES_MAX: Final = 64 << 20
@@ -433,4 +434,4 @@ _HEALTH: Final = (
     ),
 )
 
-ROUTES: Final[tuple[Endpoint, ...]] = (*_JOBS, *_CLAIMS, *CONTENT, *_OPERATORS, *_HEALTH)
+ROUTES: Final[tuple[Endpoint, ...]] = (*_JOBS, *_CLAIMS, *CONTENT, *SESSIONS, *_OPERATORS, *_HEALTH)

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.domain import limits
 from holdfast.domain.job import STATES
+from holdfast.domain.sessions import DELIVERIES, ENTRY_TYPES
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -146,6 +147,21 @@ NEW_JOB: Final = strict(
         "on_duplicate": choice("keep", "replace", "run_again"),
         "events": choice("terminal", "all"),
         "artifacts": ARTIFACTS,
+        "session": nullable(text(description="The session of which it is an entry.")),
+        "entry_type": choice(*ENTRY_TYPES),
+        "join": {
+            "anyOf": [BOOLEAN, text()],
+            "description": "Whether it shares a turn with others: of its kind, or of this name.",
+        },
+        "delivery": choice(*DELIVERIES),
+        "message_id": nullable(
+            text(limits.MESSAGE_ID_CHARS_MAX, "Unique within the session: sent again, the first entry is returned.")
+        ),
+        "messages": {
+            **array(ANY, limits.SESSION_ENTRY_MESSAGES_MAX),
+            "minItems": 1,
+            "description": "Several messages in one entry, in place of the payload.",
+        },
     },
 )
 
@@ -191,6 +207,54 @@ CLAIM: Final = strict(
         ),
         "lease_token": text(limits.LEASE_TOKEN_CHARS_MAX, "Chosen by the caller: a repeated claim returns its jobs."),
         "settlements": array(SETTLEMENT, limits.SETTLE_MANY_MAX),
+    },
+)
+
+_ENTRIES: Final = {
+    **array(
+        strict(["id", "epoch"], {"id": text(limits.JOB_ID_CHARS_MAX), "epoch": LEASE["epoch"]}), limits.CLAIM_MAX
+    ),
+    "minItems": 1,
+    "description": "The id and the epoch of each entry of the turn, in order.",
+}
+TURN: Final[Schema] = {"tenant": text(), "lease_token": LEASE["lease_token"], "entries": _ENTRIES}
+TURN_SETTLE: Final = strict(
+    ["lease_token", "entries"],
+    {**TURN, **OUTCOME, "outcomes": array(strict(["outcome"], OUTCOME), limits.CLAIM_MAX)},
+)
+SESSION_LEASE: Final[Schema] = {
+    "tenant": text(),
+    "generation": integer(1, EPOCH_MAX),
+    "lease_token": LEASE["lease_token"],
+}
+_ENTRY_OPTIONS: Final[Schema] = {
+    "only": choice(*ENTRY_TYPES),
+    "kinds": array(text(), limits.CLAIM_KINDS_MAX),
+    "capabilities": array(text(), limits.CAPABILITIES_MAX),
+    "limit": integer(1, limits.CLAIM_MAX, limits.SESSION_CLAIM_DEFAULT, "The largest number of entries."),
+    "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for an entry."),
+}
+CHECKPOINT: Final = strict(["lease_token", "entries"], {**TURN, **_ENTRY_OPTIONS})
+TURN_CLAIM: Final = strict(
+    ["worker"],
+    {
+        "worker": CLAIM["properties"]["worker"],
+        "incarnation": CLAIM["properties"]["incarnation"],
+        "session": text(description="The session; by default any that is ready."),
+        "session_lease": strict(
+            ["generation", "lease_token"],
+            {name: SESSION_LEASE[name] for name in ("generation", "lease_token")},
+        ),
+        "lanes": array(text(), limits.CLAIM_LANES_MAX),
+        "tenant": text(),
+        **_ENTRY_OPTIONS,
+        "ack_ms": integer(
+            ACK_MS_MIN,
+            ACK_MS_MAX,
+            ACK_MS_DEFAULT,
+            "The turn is released unless renewed or settled by then.",
+        ),
+        "lease_token": CLAIM["properties"]["lease_token"],
     },
 )
 
@@ -323,6 +387,30 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Tally": shape(lane=STRING, kind=STRING, state=STRING, jobs=INTEGER),
     "Claim": shape(job=ref("Job"), epoch=INTEGER, lease_token=STRING, lease_until_ms=INTEGER),
+    "Turn": shape(
+        session=STRING,
+        tenant=STRING,
+        entry_type=choice(*ENTRY_TYPES),
+        claim_id=STRING,
+        fencing_token=INTEGER,
+        generation=nullable(INTEGER),
+        lease_token=STRING,
+        lease_until_ms=INTEGER,
+        entries={"type": "array", "items": ref("Job")},
+    ),
+    "Session": shape(
+        session=STRING,
+        tenant=STRING,
+        entries=INTEGER,
+        fencing_token=INTEGER,
+        ready=BOOLEAN,
+        generation=INTEGER,
+        owner=_MAYBE_TEXT,
+        lease_until_ms=_MAYBE_TIME,
+    ),
+    "SessionLease": shape(
+        session=STRING, tenant=STRING, generation=INTEGER, worker=STRING, lease_token=STRING, lease_until_ms=INTEGER
+    ),
     "Renewal": shape(lease_until_ms=INTEGER, cancel_requested=BOOLEAN),
     "Problem": PROBLEM,
     "NewJob": NEW_JOB,

@@ -492,6 +492,10 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """Return one session."""
 
     @abstractmethod
+    async def sessions_page(self, tenant: str | None, after: SessionName, limit: int) -> list[Session]:
+        """Return sessions after one, by tenant and name, without locking them; all tenants if *tenant* is None."""
+
+    @abstractmethod
     async def sessions_by_name(self, names: Collection[SessionName]) -> list[Session]:
         """Return these sessions, locked in order of their numbers."""
 

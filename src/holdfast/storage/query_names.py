@@ -159,6 +159,8 @@ SharedQuery: TypeAlias = Literal[
     "sessions_by_name",
     "sessions_by_number",
     "sessions_expired",
+    "sessions_page",
+    "sessions_page_of_tenant",
     "sessions_unlocked",
     # workers
     "worker_delete",

@@ -264,6 +264,13 @@ class SqlSessions(SqlQueries):
         rows = await self.query("session_by_name", {"tenant": tenant, "name": name})
         return Session._make(rows[0]) if rows else None
 
+    async def sessions_page(self, tenant: str | None, after: SessionName, limit: int) -> list[Session]:
+        """Return sessions after one."""
+        position = {"tenant": after[0], "name": after[1], "limit": limit}
+        if tenant is None:
+            return _sessions(await self.query("sessions_page", position))
+        return _sessions(await self.query("sessions_page_of_tenant", {**position, "tenant": tenant}))
+
     async def sessions_by_name(self, names: Collection[SessionName]) -> list[Session]:
         """Return these sessions."""
         return _sessions(await self.query("sessions_by_name", {"names": [list(name) for name in names]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Unpack, cast
 
@@ -11,6 +12,7 @@ from holdfast.domain import limits, validation
 from holdfast.domain.claims import Renewal, Settlement, lease_ms
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Outcome
+from holdfast.domain.results import SessionInfo, SessionPage
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_claims import (
     AnySessionOptions,
@@ -28,6 +30,7 @@ from holdfast.domain.session_claims import (
 from holdfast.domain.validation import Duration
 from holdfast.operations import session_claim as claim_operations
 from holdfast.operations import session_lease as lease_operations
+from holdfast.operations import sessions as session_operations
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 from holdfast.storage.runners import AsyncLeasing
@@ -101,14 +104,17 @@ class AsyncSessions(AsyncTurns):
         topics = [sessions_topic(lane) for lane in request.lanes or ()]
         return await self._claim(request, claim_operations.claim_any_session, topics)
 
-    async def checkpoint(self, turn: SessionClaim, **options: Unpack[CheckpointOptions]) -> SessionClaim | None:
+    async def checkpoint(
+        self, turn: SessionClaim | TurnLease, **options: Unpack[CheckpointOptions]
+    ) -> SessionClaim | None:
         """Lease more entries under the fence of a running turn, or return None if none can be claimed now.
 
         `turn.joined(more)` returns the turn with the new entries. See `CheckpointOptions` for the options. Raises
         `LeaseLost` if the turn is no longer held.
         """
-        request = check_checkpoint(turn, options)
-        topic = session_topic(turn.tenant, turn.session)
+        held = await self._claim_of(turn)
+        request = check_checkpoint(held, options)
+        topic = session_topic(held.tenant, held.session)
         return await self._claim(request, claim_operations.claim_session, [topic])
 
     async def _claim(
@@ -143,10 +149,23 @@ class AsyncSessions(AsyncTurns):
             call.answer = [] if found is None else found.claims
         return found
 
-    async def cancel(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
+    async def get(self, session: str, *, tenant: str = DEFAULT_NAME) -> SessionInfo:
+        """Return a session, or raise `SessionNotFound`: a session exists from its first use on."""
+        session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
+        return await self._runner.read(session_operations.get_session, tenant, session)
+
+    async def list(
+        self, *, tenant: str | None = None, after: str | None = None, limit: int = limits.PAGE_DEFAULT
+    ) -> SessionPage:
+        """Return a page of sessions by tenant and name, and the cursor for the next page."""
+        tenant, after = validate_calls.tenant(tenant), validation.optional_name(after, "after")
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return await self._runner.read(session_operations.list_sessions, tenant, after, limit)
+
+    async def cancel(self, session: str, *, tenant: str = DEFAULT_NAME) -> builtins.list[str]:
         """Cancel the waiting entries of a session, in bounded chunks; return their ids."""
         session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
-        cancelled: list[str] = []
+        cancelled: builtins.list[str] = []
         after: int | None = 0
         while after is not None:
             found, after = await self._runner.write(lease_operations.cancel_waiting, tenant, session, after)

@@ -214,6 +214,20 @@ select * from holdfast.session_row
  limit %(limit)s
 /* lock: for update skip locked */;
 
+-- name: sessions_page
+-- Read some sessions of all tenants after one, by tenant and name.
+select * from holdfast.session_row
+ where (tenant, name) > (%(tenant)s, %(name)s)
+ order by tenant, name
+ limit %(limit)s;
+
+-- name: sessions_page_of_tenant
+-- Read some sessions of one tenant after one, by name.
+select * from holdfast.session_row
+ where tenant = %(tenant)s and name > %(name)s
+ order by name
+ limit %(limit)s;
+
 -- name: sessions_unlocked
 -- Lock, in order, the unlocked ones of some sessions, and return their numbers; maintenance never waits for a lock.
 select number from holdfast.session where number = any (%(numbers)s::bigint[]) order by number for update skip locked;

@@ -179,6 +179,20 @@ select * from holdfast_session_row
  order by lease_until_ms
  limit :limit;
 
+-- name: sessions_page
+-- Read some sessions of all tenants after one, by tenant and name.
+select * from holdfast_session_row
+ where (tenant, name) > (:tenant, :name)
+ order by tenant, name
+ limit :limit;
+
+-- name: sessions_page_of_tenant
+-- Read some sessions of one tenant after one, by name.
+select * from holdfast_session_row
+ where tenant = :tenant and name > :name
+ order by name
+ limit :limit;
+
 -- name: sessions_unlocked
 -- Return the unlocked ones of some sessions: all of them, because there is no other writer.
 select number from holdfast_session where number in (select value from json_each(:numbers));
