@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import json
-import select
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,46 +12,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
-from tests.support.service import TIMEOUT, Client
-
-
-class ServeProcess:
-    """A server in a process of its own."""
-
-    def __init__(self, path: Path, *arguments: str) -> None:
-        self.errors = path.with_suffix(".log")
-        with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "--url", str(path), "serve", "--port", "0", "--json", *arguments],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], TIMEOUT)[0], "the server does not start"
-        self.started = json.loads(self.process.stdout.readline())
-        self.port = int(self.started["url"].rpartition(":")[2])
-
-    def client(self, token: str | None = None) -> Client:
-        """Return a client of the server."""
-        return Client(self.port, token)
-
-    def end(self, number: int) -> int:
-        """Send a signal and return the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(TIMEOUT)
-
-
-@contextmanager
-def serving(path: Path, *arguments: str) -> Iterator[ServeProcess]:
-    """Run a server for a block."""
-    server = ServeProcess(path, *arguments)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
-        if server.process.stdout is not None:
-            server.process.stdout.close()
+from tests.support.serve_process import serving
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])

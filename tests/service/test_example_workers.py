@@ -1,0 +1,132 @@
+"""The example workers in shell and Node finish every job once, although the server is killed under them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Queue
+from tests.project.sources import ROOT
+from tests.support.serve_process import ServeProcess
+from tests.support.service import TIMEOUT, wait_until
+
+EXAMPLES = ROOT / "examples"
+JOBS = 10
+# The server is killed each time that this many jobs are done.
+KILLS = (2, 7)
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip a test if a program is missing."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    reason = f"{', '.join(missing)} is not installed (Debian: apt-get install curl jq nodejs)"
+    return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+@contextmanager
+def working(command: list[str], server: ServeProcess, token: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker for a block."""
+    known = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    environment = {**known, "HOLDFAST_URL": server.started["url"], "HOLDFAST_TOKEN": token}
+    process = subprocess.Popen(command, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def stop(worker: subprocess.Popen[bytes], server: ServeProcess) -> None:
+    """Stop worker and server politely; the server ends the long poll of the worker."""
+    worker.terminate()
+    assert server.end(signal.SIGTERM) == 0
+    assert worker.wait(TIMEOUT) == 0
+
+
+def done(queue: Queue) -> int:
+    """Return the number of jobs that are done."""
+    return queue.counts().get("done", 0)
+
+
+@pytest.mark.slow("it starts a server three times")
+@pytest.mark.parametrize(
+    ("command", "kind", "payload", "result"),
+    [
+        pytest.param(
+            [str(EXAMPLES / "worker.sh"), "text.upper", "jq", "-r", ".text | ascii_upcase"],
+            "text.upper",
+            {"text": "hello"},
+            "HELLO\n",
+            marks=needs("curl", "jq"),
+            id="shell",
+        ),
+        pytest.param(
+            ["node", str(EXAMPLES / "worker.mjs")],
+            "text.upper",
+            {"text": "hello"},
+            {"text": "HELLO"},
+            marks=needs("node"),
+            id="node",
+        ),
+    ],
+)
+def test_a_worker_settles_every_job_once_although_its_server_is_killed(
+    tmp_path: Path, command: list[str], kind: str, payload: dict[str, str], result: object
+) -> None:
+    path = tmp_path / "jobs.db"
+    with holdfast.connect(path) as queue:
+        token = queue.admin.tokens.create("worker", roles=["work"]).text
+        server = ServeProcess(path)
+        try:
+            with working(command, server, token) as worker:
+                for reached in KILLS:
+                    queue.enqueue_many(
+                        [{"kind": kind, "payload": payload, "events": "all"} for _ in range(JOBS // len(KILLS))]
+                    )
+                    wait_until(lambda reached=reached: done(queue) >= reached)  # type: ignore[misc]
+                    server.end(signal.SIGKILL)
+                    server.close()
+                    server = ServeProcess(path, port=server.port)
+                wait_until(lambda: done(queue) == JOBS)
+                stop(worker, server)
+        finally:
+            server.close()
+        jobs = list(queue.jobs())
+        events = [event for event in queue.events(limit=1_000) if event.name == "done"]
+        output = {job.id: "".join(chunk.text for chunk in queue.output(job.id)) for job in jobs}
+
+        assert [job.result for job in jobs] == [result] * JOBS
+        assert sorted(event.job_id for event in events) == sorted(job.id for job in jobs)
+        if command[0] == "node":
+            assert all(text.startswith("5 characters\n") for text in output.values())
+
+
+@needs("curl", "jq")
+@pytest.mark.slow("it starts a server")
+def test_the_shell_worker_reports_a_command_that_fails_and_stops_one_that_is_cancelled(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    script = 'read payload; case $payload in *fail*) echo "no luck" >&2; exit 3 ;; *) exec sleep 60 ;; esac'
+    with holdfast.connect(path) as queue:
+        token = queue.admin.tokens.create("worker", roles=["work"]).text
+        server = ServeProcess(path)
+        try:
+            with working([str(EXAMPLES / "worker.sh"), "a", "sh", "-c", script], server, token) as worker:
+                failing = queue.enqueue("a", {"fail": True}, max_attempts=1)
+                job = queue.wait(failing.id, timeout=TIMEOUT)
+                assert job.failure is not None
+                assert job.failure.message == "exit code 3: no luck\n"
+                slow = queue.enqueue("a", {})
+                wait_until(lambda: queue.get(slow.id).state == "running")
+                queue.cancel(slow.id)
+                assert queue.wait(slow.id, timeout=TIMEOUT).state == "cancelled"
+                stop(worker, server)
+        finally:
+            server.close()
