@@ -264,7 +264,8 @@ def turn(one: SessionClaim) -> Document:
 def session(one: SessionInfo) -> Document:
     """Return a session."""
     document = asdict(one)
-    return {**document, "lease_until_ms": _timestamp(document.pop("lease_until"))}
+    lease_until = document.pop("lease_until")
+    return {**document, "lease_until_ms": _timestamp(lease_until)}
 
 
 def session_lease(one: SessionLease) -> Document:

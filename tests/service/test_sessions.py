@@ -225,6 +225,9 @@ def test_an_owner_holds_a_session_until_it_closes_it(served: Server) -> None:
     lease, again = (worker.post("/v1/sessions/chat/open", body).json for _ in range(2))
     assert (lease["generation"], again) == (1, lease)
     owner = {"generation": 1, "lease_token": "o"}
+    shown = served.client("read").get("/v1/sessions/chat").json
+    assert (shown["owner"], shown["lease_until_ms"]) == ("agent", lease["lease_until_ms"])
+    assert "lease_until" not in shown
     refused = worker.post("/v1/sessions/chat/open", {"worker": "other"})
     assert (refused.status, refused.code) == (409, "conflict")
     assert worker.post("/v1/turns", {"worker": "other", "session": "chat"}).code == "conflict"

@@ -1,0 +1,57 @@
+"""The files in examples/deploy fit the commands and metrics of this version."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.root import root
+from tests.project.sources import ROOT
+from tests.support.service import Server
+
+DEPLOY = ROOT / "examples/deploy"
+UNIT = (DEPLOY / "holdfast.service").read_text()
+SYSTEMD = shutil.which("systemd-analyze")
+
+
+def check_command(arguments: list[str]) -> None:
+    """Fail unless the command line is valid; it is not run."""
+    result = CliRunner().invoke(root, [*arguments, "--help"])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.skipif(SYSTEMD is None, reason="systemd-analyze is not installed (Debian: apt-get install systemd)")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    assert SYSTEMD is not None
+    holdfast = Path(sys.executable).with_name("holdfast")
+    unit = tmp_path / "holdfast.service"
+    unit.write_text(UNIT.replace("/opt/holdfast/bin/holdfast", str(holdfast)))
+    ran = subprocess.run([SYSTEMD, "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ran.returncode, [line for line in ran.stderr.splitlines() if "holdfast.service" in line]) == (0, [])
+
+
+def test_the_commands_are_valid() -> None:
+    [started] = re.findall(r"^ExecStart=\S+/holdfast (.*)$", UNIT, re.MULTILINE)
+    check_command(started.split())
+    container = (DEPLOY / "Containerfile").read_text()
+    [command] = re.findall(r"^CMD (\[.*\])$", container, re.MULTILINE)
+    program, *arguments = json.loads(command)
+    assert program == "holdfast"
+    check_command(arguments)
+    assert "[cli,postgres,server]" in container
+
+
+def test_the_metric_that_scales_workers_is_served_by_lane(server: Server) -> None:
+    text = (DEPLOY / "keda.yaml").read_text()
+    [metric] = re.findall(r"holdfast_\w+(?=\{lane=)", text)
+    server.queue.enqueue("email.send", lane="mail")
+
+    assert f'{metric}{{kind="email.send",lane="mail"}} 1.0' in server.client("read").get("/metrics").content.decode()
