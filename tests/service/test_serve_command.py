@@ -14,6 +14,8 @@ import holdfast
 from holdfast.cli.root import root
 from tests.support.serve_process import serving
 
+BYTES = {"Content-Type": "application/octet-stream"}
+
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
 def test_listening_off_loopback_without_tokens_is_refused(tmp_path: Path, host: str) -> None:
@@ -59,11 +61,25 @@ def test_two_servers_serve_one_store_and_one_of_them_is_killed(tmp_path: Path) -
         with second.client(token).stream("/v1/events") as stream:
             assert first.client(token).post("/v1/jobs", {"kind": "a", "job_id": "one"}).status == 201
             [claim] = second.client(token).post("/v1/claims", {"worker": "w", "lease_token": "t"}).json["claims"]
+            # Output and uploads begin at one server and continue at the other.
+            lease = {"epoch": claim["epoch"], "lease_token": "t"}
+            upload = first.client(token).post("/v1/uploads").json["id"]
+            chunk = first.client(token).request("PUT", f"/v1/uploads/{upload}/chunks/0", b"x", BYTES)
+            assert chunk.json["chunks"] == 1
+            with second.client(token).stream("/v1/jobs/one/output") as output:
+                emitted = first.client(token).post("/v1/claims/one/output", {**lease, "text": "hello", "part": 0})
+                assert emitted.json == {"number": 1}
+                assert output.next()[1]["text"] == "hello"
             first.end(signal.SIGKILL)
             with pytest.raises((ConnectionError, http.client.HTTPException)):
                 first.client(token).get("/healthz")
-            proof = {"epoch": claim["epoch"], "lease_token": "t", "outcome": "done"}
-            assert second.client(token).post("/v1/claims/one/settle", proof).status == 200
+            again = second.client(token).post("/v1/claims/one/output", {**lease, "text": "hello", "part": 0})
+            assert again.json == {"number": 1}
+            digest = second.client(token).post(f"/v1/uploads/{upload}/finish").json["digest"]
+            artifact = {"name": "x", "upload_id": upload, "digest": digest}
+            ended = {**lease, "outcome": "done", "artifacts": [artifact]}
+            assert second.client(token).post("/v1/claims/one/settle", ended).status == 200
+            assert second.client(token).get("/v1/jobs/one/artifacts/x").content == b"x"
             assert stream.next()[1]["name"] == "done"
         assert second.client(None).get("/v1/jobs").status == 401
         log = second.errors.read_text()

@@ -158,3 +158,28 @@ def test_a_claim_is_limited_to_the_scopes_of_its_token(server: Server) -> None:
     assert (over.status, over.json["field"], over.json["limit"]) == (403, "limit", 5)
     [claim] = client.post("/v1/claims", {"worker": "w", "limit": 5}).json["claims"]
     assert (claim["job"]["lane"], claim["job"]["kind"]) == ("mail", "a")
+
+
+def test_a_chosen_id_that_another_tenant_uses_reveals_nothing_but_that_it_is_in_use(served: Server) -> None:
+    served.queue.enqueue("secret.kind", {"secret": 1}, tenant="acme", job_id="used", tags={"secret": "x"})
+    served.queue.enqueue("mine", {"mine": 1}, tenant="other", job_id="mine")
+    before = served.queue.get("used")
+    client = served.client("produce", tenant="other")
+    for path, wrap in (
+        ("/v1/jobs", lambda job: job),
+        ("/v1/jobs/batch", lambda job: {"jobs": [{"kind": "a"}, job]}),
+    ):
+        theirs, ours = (client.post(path, wrap({"kind": "a", "job_id": name})) for name in ("used", "mine"))
+        assert (theirs.status, theirs.code) == (409, "conflict")
+        # The same as for an own job with other content, except for the id.
+        assert {**theirs.json, "request_id": ""} == {
+            **ours.json,
+            "request_id": "",
+            "detail": ours.json["detail"].replace("mine", "used"),
+            "job_id": "used",
+        }
+        # Not even the same content makes it a job of this tenant.
+        same = client.post(path, wrap({"kind": "secret.kind", "payload": {"secret": 1}, "job_id": "used"}))
+        assert {**same.json, "request_id": ""} == {**theirs.json, "request_id": ""}
+    assert served.queue.get("used") == before
+    assert len(served.queue.jobs(tenant="other")) == 1

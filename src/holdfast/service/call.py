@@ -18,6 +18,7 @@ from holdfast.domain import access, json_schema, validation
 from holdfast.domain.access import Grants, Role
 from holdfast.domain.errors import InvalidInput, JobNotFound, NotAuthenticated
 from holdfast.domain.job import Job
+from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.strict_json import Json
 from holdfast.service import bodies
 from holdfast.service.access import PUBLIC, Caller
@@ -158,6 +159,12 @@ class Call:
     def tenant(self) -> str | None:
         """The tenant whose things the call reads; None for any."""
         return access.tenant_for(self.grants, self.query.get("tenant"))
+
+    @property
+    def tenant_of_body(self) -> str:
+        """The tenant that the body names, else that of the token, else the default one."""
+        tenant = access.tenant_for(self.grants, self.body.get("tenant"))
+        return DEFAULT_NAME if tenant is None else validation.name(tenant, "tenant")
 
     async def job(self, job_id: str | None = None) -> Job:
         """Return a job, by default that of the path, if the caller may see it; else raise `JobNotFound`."""

@@ -13,11 +13,10 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from holdfast import json_view
-from holdfast.domain import access, limits
+from holdfast.domain import limits
 from holdfast.domain.artifacts import Upload
 from holdfast.domain.errors import ArtifactNotFound, HoldfastError, InvalidInput, JobNotFound, UploadNotFound
 from holdfast.domain.job import Job
-from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.operations import artifacts as artifact_operations
 from holdfast.operations import maintenance
 from holdfast.operations import output as output_operations
@@ -190,8 +189,7 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
 async def begin_upload(call: Call) -> Response:
     """Begin an upload."""
     options = {"expires": call.body["expires"]} if "expires" in call.body else {}
-    tenant = access.tenant_for(call.grants, call.body.get("tenant")) or DEFAULT_NAME
-    upload = await call.queue.uploads.begin(tenant=tenant, **options)
+    upload = await call.queue.uploads.begin(tenant=call.tenant_of_body, **options)
     return _uploaded(upload, 201, {"Location": f"/v1/uploads/{upload.id}"})
 
 

@@ -29,16 +29,16 @@ async def claim(call: Call) -> Response:
     lanes = access.scoped_names(body.get("lanes"), call.grants.lanes, "lanes")
     tenant = access.tenant_for(call.grants, body.get("tenant"))
     owned = body.get("session_lease")
+    ack_ms = validation.integer(body.get("ack_ms", ACK_MS_DEFAULT), "ack_ms", ACK_MS_MIN, ACK_MS_MAX)
     if owned is None:
-        ack_ms = validation.integer(body.get("ack_ms", ACK_MS_DEFAULT), "ack_ms", ACK_MS_MIN, ACK_MS_MAX)
         options |= {"lease": ack_ms / 1000, "acknowledged": False}
     elif "session" not in body:
         raise InvalidInput("session", "is missing; a session_lease belongs to one")
     sessions = call.queue.sessions
     if "session" in body:
         if owned is not None:
-            options["session_lease"] = _session_lease(body["session"], tenant, owned)
-        claiming = sessions.claim(body["session"], tenant=tenant or DEFAULT_NAME, lanes=lanes, **options)
+            options["session_lease"] = _session_lease(body["session"], call.tenant_of_body, owned)
+        claiming = sessions.claim(body["session"], tenant=call.tenant_of_body, lanes=lanes, **options)
     else:
         claiming = sessions.claim_next(tenant=tenant, lanes=lanes or (DEFAULT_NAME,), **options)
     # Undone if the client leaves while it waits.
@@ -95,8 +95,7 @@ async def _held(call: Call) -> SessionClaim:
         validation.name(job_id, f"entries[{index}].id", limits.JOB_ID_CHARS_MAX)
         validation.integer(epoch, f"entries[{index}].epoch", 1, EPOCH_MAX)
     validation.name(body["lease_token"], "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
-    tenant = access.tenant_for(call.grants, body.get("tenant")) or DEFAULT_NAME
-    lease = TurnLease(session, body["lease_token"], entries, tenant)
+    lease = TurnLease(session, body["lease_token"], entries, call.tenant_of_body)
     turn = await call.service.runner.read(lease_operations.claim_of_turn, lease)
     for job in turn.entries:
         if not access.covers(call.grants, job.lane, job.kind):
@@ -132,7 +131,7 @@ async def get(call: Call) -> Response:
 
 async def cancel(call: Call) -> Response:
     """Cancel the waiting entries of a session."""
-    session, tenant = _session(call), _tenant(call)
+    session, tenant = _session(call), call.tenant_of_body
     await call.queue.sessions.get(session, tenant=tenant)
     await call.audit("sessions.cancel", session, tenant=tenant)
     return reply({"cancelled": await call.queue.sessions.cancel(session, tenant=tenant)})
@@ -142,20 +141,20 @@ async def open_session(call: Call) -> Response:
     """Make a worker the owner of a session."""
     options = {name: call.body[name] for name in ("worker", "lease", "take_over", "lease_token") if name in call.body}
     options["incarnation"] = call.body.get("incarnation", INCARNATION)
-    lease = await call.queue.sessions.open(call.path["session"], tenant=_tenant(call), **options)
+    lease = await call.queue.sessions.open(call.path["session"], tenant=call.tenant_of_body, **options)
     return reply(json_view.session_lease(lease))
 
 
 async def renew(call: Call) -> Response:
     """Extend the lease of a session's owner."""
-    lease = _session_lease(_session(call), _tenant(call), call.body)
+    lease = _session_lease(_session(call), call.tenant_of_body, call.body)
     length = call.body.get("lease", limits.LEASE_MS_DEFAULT / 1000)
     return reply(json_view.session_lease(await call.queue.sessions.renew(lease, length=length)))
 
 
 async def close(call: Call) -> Response:
     """End the lease of a session's owner and release the entries held under it."""
-    session, tenant = _session(call), _tenant(call)
+    session, tenant = _session(call), call.tenant_of_body
     await call.queue.sessions.close(_session_lease(session, tenant, call.body))
     return reply(json_view.session(await call.queue.sessions.get(session, tenant=tenant)))
 
@@ -169,13 +168,9 @@ def _session(call: Call) -> str:
         raise SessionNotFound(session) from None
 
 
-def _tenant(call: Call) -> str:
-    return access.tenant_for(call.grants, call.body.get("tenant")) or DEFAULT_NAME
-
-
-def _session_lease(session: str, tenant: str | None, given: dict[str, Any]) -> SessionLease:
+def _session_lease(session: str, tenant: str, given: dict[str, Any]) -> SessionLease:
     """Return the session lease that the caller says it holds; the operation checks generation and token."""
     token = validation.name(given["lease_token"], "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
     generation = validation.integer(given["generation"], "generation", 1, EPOCH_MAX)
     until = validation.datetime_of(0)
-    return SessionLease(session, tenant or DEFAULT_NAME, generation, "", token, limits.LEASE_MS_DEFAULT, until)
+    return SessionLease(session, tenant, generation, "", token, limits.LEASE_MS_DEFAULT, until)

@@ -1,0 +1,34 @@
+"""docs/service-api.md is generated from the OpenAPI document, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from typing import Any
+
+from holdfast.service.routes import ROUTES
+from tests.project.sources import DOCS, ROOT
+
+TEXT = (DOCS / "service-api.md").read_text(encoding="utf-8")
+
+
+def make_api_page() -> Any:
+    """Return the script as a module."""
+    loader = SourceFileLoader("make_api_page", str(ROOT / "scripts" / "make-api-page"))
+    spec = spec_from_loader("make_api_page", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_the_generated_one() -> None:
+    assert make_api_page().page() == TEXT, "run .venv/bin/python scripts/make-api-page"
+
+
+def test_every_route_has_a_heading_and_every_schema_its_section() -> None:
+    headings = set(re.findall(r"^### (.*)$", TEXT, re.MULTILINE))
+    assert {f"{route.method} {route.path}" for route in ROUTES} <= headings
+    targets = {heading.lower() for heading in headings}
+    assert set(re.findall(r"\]\(#([a-z]+)\)", TEXT)) <= targets
