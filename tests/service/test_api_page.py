@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from typing import Any
 
 from holdfast.service.routes import ROUTES
-from tests.project.sources import DOCS, ROOT
+from tests.project.sources import DOCS, load_script
 
 TEXT = (DOCS / "service-api.md").read_text(encoding="utf-8")
 
 
-def make_api_page() -> Any:
-    """Return the script as a module."""
-    loader = SourceFileLoader("make_api_page", str(ROOT / "scripts" / "make-api-page"))
-    spec = spec_from_loader("make_api_page", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 def test_the_page_is_the_generated_one() -> None:
-    assert make_api_page().page() == TEXT, "run .venv/bin/python scripts/make-api-page"
+    assert load_script("make-api-page").page() == TEXT, "run .venv/bin/python scripts/make-api-page"
 
 
 def test_every_route_has_a_heading_and_every_schema_its_section() -> None:

@@ -66,6 +66,16 @@ def test_a_token_of_one_tenant_is_refused_where_all_tenants_are_concerned(server
         assert (answer.status == 403) is route.any_tenant, (route.name, answer)
 
 
+def test_a_token_of_some_lanes_or_kinds_is_refused_where_all_are_concerned(server: Server) -> None:
+    for client in (server.client("admin", lanes=["mail"]), server.client("admin", kinds=["email.send"])):
+        for route in PRIVATE:
+            if route.any_job:
+                assert call(client, route).code == "forbidden", route.name
+    assert {route.path for route in PRIVATE if route.any_job} == {
+        route.path for route in PRIVATE if route.path.startswith("/v1/sessions")
+    }
+
+
 def test_other_methods_of_a_path_are_refused_and_named(server: Server) -> None:
     client = server.client("admin")
     by_path: dict[str, set[str]] = {}

@@ -53,7 +53,7 @@ def test_schemathesis_finds_nothing(server: Server, tmp_path: Path, phases: str,
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=900,
         cwd=tmp_path,
     )
 

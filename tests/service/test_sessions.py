@@ -124,6 +124,7 @@ def test_a_claim_can_be_sent_again_and_a_lost_lease_is_refused(served: Server) -
         ("/v1/turns", {"worker": "w", "tenant": ""}, "tenant"),
         ("/v1/turns", {"worker": "w", "tenant": "", "session": "chat"}, "tenant"),
         ("/v1/sessions/chat/open", {"worker": "w", "tenant": ""}, "tenant"),
+        ("/v1/sessions/chat/open", {"worker": "w", "incarnation": ""}, "incarnation"),
         ("/v1/uploads", {"tenant": ""}, "tenant"),
         ("/v1/turns", {"worker": "w", "limit": 0}, "limit"),
         ("/v1/turns", {"worker": "w", "session": "\t"}, "session"),

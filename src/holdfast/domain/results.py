@@ -79,7 +79,9 @@ class SessionInfo:
     """A session: its counters and its owner. `queue.jobs(session=…)` lists its entries."""
 
     session: str
+    """Its name."""
     tenant: str
+    """Its tenant."""
     entries: int
     """How many entries were ever enqueued into it."""
     fencing_token: int
@@ -99,7 +101,9 @@ class SessionPage:
     """Some sessions, and the cursor from which to continue if there are more."""
 
     sessions: tuple[SessionInfo, ...]
+    """The sessions of this page, by tenant and name."""
     cursor: str | None
+    """Pass it as *after* to get the next page; None if this page is the last."""
 
     def __iter__(self) -> Iterator[SessionInfo]:
         return iter(self.sessions)

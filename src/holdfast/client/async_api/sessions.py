@@ -198,8 +198,10 @@ class AsyncSessions(AsyncTurns):
         opening = Opening(
             session=validation.name(session, "session"),
             tenant=validation.name(tenant, "tenant"),
-            worker=validation.name(worker or claimer["worker"], "worker"),
-            incarnation=validation.name(incarnation or claimer["incarnation"], "incarnation"),
+            worker=validation.name(claimer["worker"] if worker is None else worker, "worker"),
+            incarnation=validation.name(
+                claimer["incarnation"] if incarnation is None else incarnation, "incarnation"
+            ),
             lease_token=validation.optional_name(lease_token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
             or ids.lease_token(),
             lease_ms=lease_ms(lease),
