@@ -4,14 +4,14 @@
 # It needs curl and jq 1.6. On SIGTERM it finishes its job. docs/service-workers.md describes the protocol.
 set -u
 kind=$1 && shift
-folder=$(mktemp -d) stop=
+folder=$(mktemp -d) start=$PWD stop=
 trap 'rm -rf "$folder"' EXIT
 trap 'stop=1' TERM INT
 
 call() { # call PATH BODY ANSWER: send BODY until the service answers, which is safe; fail unless it accepts
     while :; do
         status=$(curl -s -m 60 -o "$3" -w '%{http_code}' "$HOLDFAST_URL/v1/$1" --data-binary "@$2" \
-            -H "Authorization: Bearer $HOLDFAST_TOKEN" -H 'Content-Type: application/json')
+            -H @headers -H 'Content-Type: application/json')
         case $status in 000 | 408 | 429 | 5??) [ "$1$stop" != claims1 ] && sleep 0.5 || return 1 ;; *) break ;; esac
     done
     [ "$status" = 200 ] || { cat "$3" >&2 && false; }
@@ -23,6 +23,7 @@ renew() { # renew PID: extend the lease; end the process if the job is lost or i
 }
 
 cd "$folder" || exit 1
+echo "Authorization: Bearer $HOLDFAST_TOKEN" >headers # other users see the arguments of curl
 while [ -z "$stop" ]; do
     # A claim with the same token returns the same job, if the answer was lost.
     token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
@@ -34,7 +35,7 @@ while [ -z "$stop" ]; do
     jq '.claims[0] | {epoch, lease_token, lease: 15}' claimed >lease
     call "claims/$id/acknowledge" lease renewal || continue # too late: the job was released
     jq -c .claims[0].job.payload claimed >payload
-    "$@" <payload >result 2>errors & command=$!
+    (cd "$start" && exec "$@") <payload >result 2>errors & command=$!
     renew "$command" >/dev/null 2>&1 & renewer=$!
     until wait "$command"; code=$?; ! kill -0 "$command" 2>/dev/null; do :; done
     kill "$renewer" 2>/dev/null
