@@ -46,6 +46,14 @@ def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, argument
     assert not cli.path.exists()
 
 
+def test_other_queues_in_the_folder_of_a_missing_one_are_named(cli: Cli, tmp_path: Path) -> None:
+    cli.text("enqueue", "a", "--url", str(tmp_path / "other.db"))
+
+    output = cli.refusal("stats", "--url", str(tmp_path / "missing.db"), code=2)
+
+    assert "missing.db'; in the same folder there is other.db" in output.replace("\n", " ")
+
+
 def test_a_missing_queue_in_json_has_a_code(cli: Cli) -> None:
     result = cli.run("stats", "--json")
 

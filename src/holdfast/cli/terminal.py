@@ -139,8 +139,10 @@ class Terminal:
     def _check_exists(self) -> None:
         path = sqlite_path(self.url)
         if path is not None and not path.exists():
+            beside = sorted(lock.name.removesuffix("-holdfast") for lock in path.parent.glob("*-holdfast"))
+            found = f"; in the same folder there is {', '.join(beside[:3])}" if beside else ""
             raise CommandError(
-                f"there is no queue at {str(path)!r}",
+                f"there is no queue at {str(path)!r}{found}",
                 hint="set --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create a queue",
                 code="store_missing",
             )
