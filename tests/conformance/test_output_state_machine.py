@@ -94,7 +94,7 @@ class OutputAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(
         index=which,
-        text=st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=4),
+        text=texts,
         crash=crashes,
         lose=st.booleans(),
     )

@@ -304,6 +304,7 @@ class TestCommitsThatFail:
     ) -> None:
         connect = sqlite3.connect
         monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "factory": _WithUnconfirmed}))
+        monkeypatch.setattr(group_commit, "_GROUP_SECONDS", PATIENCE_SECONDS)
         watch = Watch()
         watch.store = SqliteStore(path, observe=watch)
         queue = queue_on(watch.store)
