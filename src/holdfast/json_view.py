@@ -59,6 +59,7 @@ def job(one: Job) -> Document:
         "deadline_at_ms": _timestamp(one.deadline_at),
         "started_at_ms": _timestamp(one.started_at),
         "finished_at_ms": _timestamp(one.finished_at),
+        "lease_until_ms": _timestamp(one.lease_until),
         "attempt": one.attempt,
         "max_attempts": one.max_attempts,
         "backoff": backoff(one.backoff),
@@ -243,6 +244,7 @@ def claim(one: Claim) -> Document:
         "epoch": one.epoch,
         "lease_token": one.lease_token,
         "lease_until_ms": _timestamp(one.lease_until),
+        "acknowledged": not row_of(one.job).unacknowledged,
     }
 
 
@@ -257,6 +259,7 @@ def turn(one: SessionClaim) -> Document:
         "generation": one.generation,
         "lease_token": one.lease_token,
         "lease_until_ms": _timestamp(one.lease_until),
+        "acknowledged": not any(row_of(entry).unacknowledged for entry in one.entries),
         "entries": [job(entry) for entry in one.entries],
     }
 

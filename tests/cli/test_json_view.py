@@ -12,7 +12,6 @@ INTERNAL = {
     "claim_index",
     "fair_key",
     "lease_token",
-    "lease_until_ms",
     "settle_digest",
     "unacknowledged",
     "digest",

@@ -135,7 +135,7 @@ def test_a_claim_can_be_sent_again_and_a_lost_lease_is_refused(served: Server) -
         ("/v1/turns/chat/settle", {"outcomes": [{"outcome": "deferred"}]}, "outcomes[0].after"),
         ("/v1/turns/chat/settle", {"outcome": "done", "entries": []}, "entries"),
         ("/v1/turns/chat/settle", {"outcome": "done", "entries": [{"id": "one", "epoch": 1}] * 2}, "entries"),
-        ("/v1/turns/chat/settle", {"outcome": "done", "entries": [{"id": "one", "epoch": 0}]}, "entries[0].epoch"),
+        ("/v1/turns/chat/settle", {"outcome": "done", "entries": [{"id": "one", "epoch": -1}]}, "entries[0].epoch"),
         ("/v1/sessions/chat/open", {"worker": "w", "lease": 0}, "lease"),
         ("/v1/sessions/chat/renew", {"generation": 0, "lease_token": "t"}, "generation"),
         ("/v1/jobs", {"kind": "a", "entry_type": "command"}, "entry_type"),

@@ -99,3 +99,8 @@ async def finished_jobs(tx: StoreTransaction, job_ids: Sequence[str]) -> tuple[l
     found = await tx.finished_jobs(job_ids, now)
     late = any(not job.finished and transitions.overdue(job, now) for job in found)
     return [Job(job) for job in found if job.finished], late
+
+
+async def jobs_by_id(tx: StoreTransaction, job_ids: Sequence[str]) -> list[Job]:
+    """Return those of the jobs that exist."""
+    return [Job(row) for row in await tx.jobs_by_id(list(dict.fromkeys(job_ids)))]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from holdfast import json_view
 from holdfast.domain import access, limits, validation
-from holdfast.domain.claims import Claim, Renewal, Settlement, lease_ms
-from holdfast.domain.errors import InvalidInput, JobNotFound
+from holdfast.domain.claims import Claim, Renewal, SettledAndClaimed, Settlement, lease_ms
+from holdfast.domain.errors import Forbidden, HoldfastError, InvalidInput, JobNotFound
 from holdfast.domain.job import Job, row_of
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released
 from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.operations import access as access_operations
 from holdfast.service import problems
 from holdfast.service.call import Call, reply
 from holdfast.service.new_jobs import artifacts_of, backoff_of, granted_job, time_of
@@ -27,6 +28,7 @@ _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "deferred": frozenset(("after", "until")),
     "released": frozenset(),
 }
+_WORKER_OPTIONS: Final = ("affinities_held", "affinities_max", "hold_left", "drain", "exclusive", "cut_off")
 _LEASE_KEYS: Final = frozenset(("job_id", "epoch", "lease_token", "outcome", "tenant", "entries"))
 
 
@@ -45,9 +47,15 @@ async def claim(call: Call) -> Response:
     ack_ms = validation.integer(body.get("ack_ms", ACK_MS_DEFAULT), "ack_ms", ACK_MS_MIN, ACK_MS_MAX)
     options["lease"] = ack_ms / 1000
     options["acknowledged"] = 0
+    options |= {name: body[name] for name in _WORKER_OPTIONS if name in body}
+    for name in ("exclusive", "cut_off"):
+        # They act on all jobs of a worker's name, which no tenant owns.
+        if body.get(name, False) and call.grants.tenant is not None:
+            raise Forbidden("needs a token for any tenant", field=name)
     seconds = validation.number(body.get("wait", 0), "wait", 0, WAIT_SECONDS_MAX)
     seconds = min(seconds, call.service.settings.wait_seconds_max)
-    settled, claims = await _settle_and_claim(call, body.get("settlements", []), limit, options)
+    started = [one for one in await claims_of(call, body.get("started", []), "started") if isinstance(one, Claim)]
+    settled, claims = await _settle_and_claim(call, body.get("settlements", []), limit, started, options)
     if seconds and not claims:
         claims = await call.wait_for(call.queue.claim_many(limit=limit, wait=seconds, **options), [])
     return reply({"claims": [json_view.claim(one) for one in claims], "settlements": settled})
@@ -96,8 +104,13 @@ async def settle(call: Call) -> Response:
 
 def renewed(renewal: Renewal) -> Response:
     """Return the new end of a lease, and whether the work is to be cancelled."""
+    return reply(renewal_view(renewal))
+
+
+def renewal_view(renewal: Renewal) -> dict[str, Any]:
+    """Return the result of a heartbeat as JSON."""
     until_ms = round(renewal.lease_until.timestamp() * 1000)
-    return reply({"lease_until_ms": until_ms, "cancel_requested": renewal.cancel_requested})
+    return {"lease_until_ms": until_ms, "cancel_requested": renewal.cancel_requested}
 
 
 async def _held(call: Call) -> Claim:
@@ -108,43 +121,72 @@ async def _held(call: Call) -> Claim:
 
 async def _claim_of(call: Call, given: Mapping[str, Any], job_id: str) -> Claim:
     """Return the claim that the caller says it holds. The operation checks epoch and token in its transaction."""
+    return _as_claim(await call.job(job_id), given)
+
+
+def _as_claim(job: Job, given: Mapping[str, Any]) -> Claim:
     length_ms = lease_ms(given.get("lease", limits.LEASE_MS_DEFAULT / 1000))
-    row = row_of(await call.job(job_id))
-    return Claim(Job(row._replace(epoch=given["epoch"], lease_token=given["lease_token"])), length_ms)
+    return Claim(Job(row_of(job)._replace(epoch=given["epoch"], lease_token=given["lease_token"])), length_ms)
+
+
+async def claims_of(call: Call, given: Sequence[Mapping[str, Any]], field: str) -> list[Claim | HoldfastError]:
+    """Return the claims that the caller says it holds, or `JobNotFound` in the place of a missing one."""
+    for index, one in enumerate(given):
+        validation.name(one["job_id"], f"{field}[{index}].job_id", limits.JOB_ID_CHARS_MAX)
+        _check_lease(one, f"{field}[{index}].")
+    if not given:
+        return []
+    found = await call.service.runner.read(access_operations.jobs_by_id, [one["job_id"] for one in given])
+    visible = {
+        job.id: job
+        for job in found
+        if call.tenant in {None, job.tenant} and access.covers(call.grants, job.lane, job.kind)
+    }
+    return [
+        _as_claim(visible[one["job_id"]], one) if one["job_id"] in visible else JobNotFound(one["job_id"])
+        for one in given
+    ]
 
 
 def _check_lease(given: Mapping[str, Any], path: str) -> None:
-    validation.integer(given["epoch"], f"{path}epoch", 1, EPOCH_MAX)
+    validation.integer(given["epoch"], f"{path}epoch", 0, EPOCH_MAX)
     validation.name(given["lease_token"], f"{path}lease_token", limits.LEASE_TOKEN_CHARS_MAX)
 
 
 async def _settle_and_claim(
-    call: Call, bodies: list[dict[str, Any]], limit: int, options: dict[str, Any]
+    call: Call, bodies: list[dict[str, Any]], limit: int, started: Sequence[Claim], options: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[Claim]]:
-    """Settle several jobs and claim, in one commit; each result is the state or the problem of that settlement."""
-    if not bodies:
+    """Settle several jobs and claim, in one commit; each result is the job or the problem of that settlement."""
+    if not bodies and not started:
         return [], await call.queue.claim_many(limit=limit, **options)
-    outcomes = []
-    for index, body in enumerate(bodies):
-        path = f"settlements[{index}]."
-        validation.name(body["job_id"], f"{path}job_id", limits.JOB_ID_CHARS_MAX)
-        _check_lease(body, path)
-        outcomes.append(outcome_of(call, body, path))
-    results: list[dict[str, Any]] = [{} for _ in bodies]
-    held: list[tuple[Claim, Outcome]] = []
-    indexes: list[int] = []
-    for index, body in enumerate(bodies):
-        try:
-            one = await _claim_of(call, body, body["job_id"])
-        except JobNotFound as error:
-            results[index] = {"job_id": body["job_id"], "error": problems.document(problems.describe(error))}
-        else:
-            held.append((one, outcomes[index]))
-            indexes.append(index)
-    both = await call.queue.settle_and_claim(held, limit=limit, **options)
-    for index, settlement in zip(indexes, both.settlements, strict=True):
-        results[index] = _settlement(settlement)
-    return results, both.claims
+    return await settle_all(
+        call, bodies, lambda held: call.queue.settle_and_claim(held, limit=limit, started=started, **options)
+    )
+
+
+async def settle_all(
+    call: Call,
+    bodies: list[dict[str, Any]],
+    settle_and_claim: Callable[[list[tuple[Claim, Outcome]]], Awaitable[SettledAndClaimed]] | None = None,
+) -> tuple[list[dict[str, Any]], list[Claim]]:
+    """Settle several jobs in one commit, which may also claim."""
+    outcomes = [outcome_of(call, body, f"settlements[{index}].") for index, body in enumerate(bodies)]
+    found = await claims_of(call, bodies, "settlements")
+    held = [(one, outcome) for one, outcome in zip(found, outcomes, strict=True) if isinstance(one, Claim)]
+    claims: list[Claim] = []
+    if settle_and_claim is None:
+        settled = await call.queue.settle_many(held)
+    else:
+        both = await settle_and_claim(held)
+        settled, claims = both.settlements, both.claims
+    of_store = iter(settled)
+    results = [
+        {"job_id": body["job_id"], "error": problems.document(problems.describe(one))}
+        if isinstance(one, HoldfastError)
+        else _settlement(next(of_store))
+        for one, body in zip(found, bodies, strict=True)
+    ]
+    return results, claims
 
 
 def _settlement(settlement: Settlement) -> dict[str, Any]:
@@ -152,7 +194,7 @@ def _settlement(settlement: Settlement) -> dict[str, Any]:
         problem = problems.describe(settlement.error)
         return {"job_id": settlement.claim.job.id, "error": problems.document(problem)}
     assert settlement.job is not None  # noqa: S101  # without an error there is a job
-    return {"job_id": settlement.job.id, "state": settlement.job.state}
+    return {"job_id": settlement.job.id, "state": settlement.job.state, "job": json_view.job(settlement.job)}
 
 
 def outcome_of(call: Call, body: Mapping[str, Any], path: str) -> Outcome:

@@ -17,6 +17,7 @@ from holdfast.domain import limits
 from holdfast.domain.artifacts import Upload
 from holdfast.domain.errors import ArtifactNotFound, HoldfastError, InvalidInput, JobNotFound, UploadNotFound
 from holdfast.domain.job import Job
+from holdfast.domain.output import OutputPage
 from holdfast.operations import artifacts as artifact_operations
 from holdfast.operations import maintenance
 from holdfast.operations import output as output_operations
@@ -50,11 +51,29 @@ async def output(call: Call) -> Response:
     if not streams.is_wanted(call):
         limit = call.query.get("limit", limits.OUTPUT_PAGE_MAX)
         page = await call.queue.output(job.id, after=after, limit=limit, tenant=job.tenant)
+        seconds = min(call.query.get("wait", 0.0), call.service.settings.wait_seconds_max)
+        if seconds and not page.chunks and not page.ended:
+            page = await call.wait_for(_next_page(call, job, after, limit, seconds), page)
         return reply({"chunks": [json_view.output_chunk(one) for one in page], "ended": page.ended})
     stream = call.service.streams.add(call)
     return StreamResponse(
         call, stream, _follow(call, job, after, stream), lambda: call.service.streams.remove(call, stream)
     )
+
+
+async def _next_page(call: Call, job: Job, after: int, limit: int, seconds: float) -> OutputPage:
+    """Return the next chunks once there are any, the job has ended, or *seconds* have passed."""
+    runner, left = call.service.runner, seconds
+    with runner.listen(output_topic(job.id), job_topic(job.id)) as listener:
+        while True:
+            page, overdue = await runner.read(output_operations.read, job.id, after, limit, job.tenant)
+            if page.chunks or page.ended or left <= 0:
+                return page
+            if overdue:
+                # No worker has failed the job since its deadline passed, so the service does.
+                await runner.write(maintenance.fail_late_jobs)
+            else:
+                left -= await listener.wait(min(_RETRY_SECONDS, left))
 
 
 class _Waker:
@@ -187,7 +206,8 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 async def begin_upload(call: Call) -> Response:
-    """Begin an upload."""
+    """Begin an upload, and delete some that have expired: the store may have no worker of its own."""
+    await call.service.runner.write(artifact_operations.delete_expired_uploads)
     options = {"expires": call.body["expires"]} if "expires" in call.body else {}
     upload = await call.queue.uploads.begin(tenant=call.tenant_of_body, **options)
     return _uploaded(upload, 201, {"Location": f"/v1/uploads/{upload.id}"})

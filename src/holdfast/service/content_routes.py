@@ -15,6 +15,8 @@ from holdfast.service.schemas import (
     INTEGER,
     LEASE,
     STRING,
+    TENANT,
+    WAIT_SECONDS_MAX,
     integer,
     number,
     ref,
@@ -61,6 +63,8 @@ CONTENT: Final = (
                 0, 10**15, 0, "Only chunks after this number; the header Last-Event-ID takes precedence."
             ),
             "limit": integer(1, limits.OUTPUT_PAGE_MAX, limits.OUTPUT_PAGE_MAX),
+            "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for a chunk or the end of the job."),
+            "tenant": TENANT,
         },
         headers={"Last-Event-ID": STRING},
         streams=True,
@@ -99,6 +103,7 @@ CONTENT: Final = (
         ("read", "produce", "work"),
         _ARTIFACT_LIST,
         {"artifacts": [_ARTIFACT]},
+        query={"tenant": TENANT},
         problems=(404,),
     ),
     Endpoint(
@@ -111,6 +116,7 @@ CONTENT: Final = (
         _BINARY,
         response_media_type=bodies.BYTES,
         headers={"Range": STRING},
+        query={"tenant": TENANT},
         problems=(404, 416),
     ),
     Endpoint(
@@ -159,6 +165,7 @@ CONTENT: Final = (
         ("produce", "work"),
         ref("Upload"),
         _UPLOAD,
+        query={"tenant": TENANT},
         problems=(404,),
     ),
     Endpoint(
@@ -189,6 +196,7 @@ CONTENT: Final = (
         body_example="test",
         body_media_type=bodies.BYTES,
         body_bytes_max=limits.ARTIFACT_CHUNK_BYTES,
+        query={"tenant": TENANT},
         problems=(404, 409),
     ),
     Endpoint(
@@ -203,6 +211,7 @@ CONTENT: Final = (
         body=strict([], {"size": integer(0, limits.ARTIFACT_BYTES_MAX), "digest": DIGEST}),
         body_required=False,
         body_example={"size": 4, "digest": _SHA256},
+        query={"tenant": TENANT},
         problems=(404, 409),
     ),
 )

@@ -33,6 +33,7 @@ JOB_EXAMPLE: Final[dict[str, Any]] = {
     "deadline_at_ms": None,
     "started_at_ms": None,
     "finished_at_ms": None,
+    "lease_until_ms": None,
     "attempt": 0,
     "max_attempts": 5,
     "backoff": {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.2},

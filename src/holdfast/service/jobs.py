@@ -32,7 +32,7 @@ async def create(call: Call) -> Response:
     new = granted_job(call.grants, call.body)
     keyed_jobs(call, [new], single=True)
     try:
-        enqueued = await call.queue.enqueue(new.kind, new.payload, **new.options)
+        enqueued = await call.queue.enqueue(new)
     except Conflict as error:
         raise explain_conflict(error, [new]) from None
     location = f"/v1/jobs/{quote(enqueued.id, safe='')}"

@@ -14,7 +14,7 @@ from holdfast.domain.access import Grants
 from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import Conflict, InvalidInput
-from holdfast.domain.new_job import NewJob
+from holdfast.domain.new_job import NewJob, TaskJob
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.service.call import Call
 from holdfast.service.problems import ProblemError
@@ -29,6 +29,7 @@ def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJ
     """
     options = dict(body)
     kind, payload = options.pop("kind"), options.pop("payload", None)
+    job_type = TaskJob if options.pop("declared", False) else NewJob
     access.check_kind(grants, kind, f"{path}kind")
     lane = access.check_lane(grants, options.get("lane"), f"{path}lane")
     tenant = access.tenant_for(grants, options.get("tenant"), f"{path}tenant")
@@ -41,7 +42,7 @@ def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJ
     convert_values(options, path)
     if "artifacts" in options:
         options["artifacts"] = artifacts_of(options["artifacts"], path)
-    return NewJob(kind, payload, **options)
+    return job_type(kind, payload, **options)
 
 
 def convert_values(options: dict[str, Any], path: str) -> None:

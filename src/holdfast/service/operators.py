@@ -143,6 +143,7 @@ async def stop_worker(call: Call) -> Response:
 
 async def stats(call: Call) -> Response:
     """Return the number of jobs by lane, kind and state."""
-    found = await call.queue.admin.tally(tenant=call.tenant)
+    query = {name: value for name, value in call.query.items() if name != "tenant"}
+    found = await call.queue.admin.tally(tenant=call.tenant, **query)
     jobs = [json_view.tally(one) for one in found if _sees_lane(call, one.lane) and _sees_kind(call, one.kind)]
     return reply({"total": sum(one["jobs"] for one in jobs), "jobs": jobs})

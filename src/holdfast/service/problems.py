@@ -48,7 +48,16 @@ STATUSES: Final[Mapping[type[HoldfastError], int]] = {
 
 MEDIA_TYPE: Final = "application/problem+json"
 # Attributes of errors that a client needs, and their names in the document.
-_EXTRAS: Final = {"job_id": "job_id", "horizon": "cursor", "why": "why", "limit": "limit"}
+_EXTRAS: Final = {
+    "horizon": "cursor",
+    **{
+        name: name
+        for name in (
+            *("job_id", "epoch", "why", "name", "upload_id", "worker", "similar", "token_id", "lane", "kind"),
+            *("count", "kinds", "limit"),
+        )
+    },
+}
 
 
 class ProblemError(Exception):

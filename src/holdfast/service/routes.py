@@ -8,6 +8,7 @@ from holdfast.domain import limits
 from holdfast.domain.job import STATES
 from holdfast.domain.routing import EVENT_SCOPES, LANE_BACKOFFS, LANE_ORDERS, LANE_STATES
 from holdfast.service import bodies, claims, events, jobs, operators
+from holdfast.service.bulk_routes import BULK
 from holdfast.service.call import Endpoint
 from holdfast.service.content_routes import CONTENT
 from holdfast.service.examples import JOB_EXAMPLE, NEW_EXAMPLE, PROOF_EXAMPLE, RENEWAL_EXAMPLE, RUNNING_EXAMPLE
@@ -21,6 +22,7 @@ from holdfast.service.schemas import (
     NEW_JOB,
     SETTLE,
     STRING,
+    TENANT,
     WAIT_SECONDS_MAX,
     array,
     choice,
@@ -39,7 +41,14 @@ _BULK_BYTES_MAX: Final = 64 << 20
 # Artifacts of 16 MiB as base64, and the rest.
 _JOB_BYTES_MAX: Final = 32 << 20
 
-_TENANT: Final = text(description="Only this tenant; default: that of the token.")
+_FILTER: Final = {
+    "state": array(choice(*STATES), len(STATES)),
+    "kind": text(),
+    "lane": text(),
+    "tenant": TENANT,
+    "failure_class": choice("transient", "permanent"),
+    "older_than": number(0, limits.PAUSE_MS_MAX / 1000, "Seconds since it finished or was enqueued."),
+}
 _LIMIT: Final = integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT)
 _JOBS: Final = (
     Endpoint(
@@ -100,13 +109,8 @@ _JOBS: Final = (
         shape(jobs={"type": "array", "items": ref("Job")}, cursor=nullable(STRING)),
         {"jobs": [JOB_EXAMPLE], "cursor": None},
         query={
-            "state": array(choice(*STATES), len(STATES)),
-            "kind": text(),
-            "lane": text(),
-            "tenant": _TENANT,
-            "failure_class": choice("transient", "permanent"),
+            **_FILTER,
             "session": text(),
-            "older_than": number(0, limits.PAUSE_MS_MAX / 1000, "Seconds since it finished or was enqueued."),
             "after": text(description="The cursor of the page before."),
             "limit": _LIMIT,
         },
@@ -120,7 +124,11 @@ _JOBS: Final = (
         ("read", "produce"),
         ref("Job"),
         JOB_EXAMPLE,
-        query={"wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for its end.")},
+        query={
+            "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for its end."),
+            "by": {**choice("id", "number"), "description": "What the path has: the id, or the number."},
+            "tenant": TENANT,
+        },
         problems=(404,),
     ),
     Endpoint(
@@ -135,6 +143,7 @@ _JOBS: Final = (
         body=strict([], {"force": BOOLEAN}),
         body_required=False,
         body_example={"force": False},
+        query={"tenant": TENANT},
         problems=(404, 409),
     ),
     Endpoint(
@@ -146,6 +155,7 @@ _JOBS: Final = (
         (),
         ref("Job"),
         JOB_EXAMPLE,
+        query={"tenant": TENANT},
         problems=(404, 409),
     ),
     Endpoint(
@@ -157,6 +167,7 @@ _JOBS: Final = (
         ("read", "produce"),
         shape(attempts={"type": "array", "items": ref("Attempt")}),
         {"attempts": []},
+        query={"tenant": TENANT},
         problems=(404,),
     ),
 )
@@ -171,7 +182,9 @@ _CLAIMS: Final = (
         ("work",),
         shape(claims={"type": "array", "items": ref("Claim")}, settlements={"type": "array", "items": ANY}),
         {
-            "claims": [{"job": RUNNING_EXAMPLE, **PROOF_EXAMPLE, "lease_until_ms": 1_790_000_010_000}],
+            "claims": [
+                {"job": RUNNING_EXAMPLE, **PROOF_EXAMPLE, "lease_until_ms": 1_790_000_010_000, "acknowledged": False}
+            ],
             "settlements": [],
         },
         body=CLAIM,
@@ -263,7 +276,7 @@ _OPERATORS: Final = (
         query={
             "after": text(description="Only events after this cursor; the header Last-Event-ID takes precedence."),
             "limit": _LIMIT,
-            "tenant": _TENANT,
+            "tenant": TENANT,
             "kind": array(text(), 100),
             "lane": array(text(), 100),
             "job": array(text(), 100),
@@ -386,7 +399,7 @@ _OPERATORS: Final = (
         ("read",),
         shape(total=INTEGER, jobs={"type": "array", "items": ref("Tally")}),
         {"total": 1, "jobs": [{"lane": "mail", "kind": "email.send", "state": "ready", "jobs": 1}]},
-        query={"tenant": _TENANT},
+        query=_FILTER,
     ),
 )
 
@@ -434,4 +447,12 @@ _HEALTH: Final = (
     ),
 )
 
-ROUTES: Final[tuple[Endpoint, ...]] = (*_JOBS, *_CLAIMS, *CONTENT, *SESSIONS, *_OPERATORS, *_HEALTH)
+ROUTES: Final[tuple[Endpoint, ...]] = (
+    *_JOBS,
+    *_CLAIMS,
+    *BULK,
+    *CONTENT,
+    *SESSIONS,
+    *_OPERATORS,
+    *_HEALTH,
+)

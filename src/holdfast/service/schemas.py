@@ -82,6 +82,7 @@ INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+TENANT: Final = text(description="Only this tenant; default: that of the token.")
 WAIT_SECONDS_MAX: Final = 60
 EPOCH_MAX: Final = (1 << 31) - 1
 ACK_MS_MIN: Final = 100
@@ -147,6 +148,10 @@ NEW_JOB: Final = strict(
         "on_duplicate": choice("keep", "replace", "run_again"),
         "events": choice("terminal", "all"),
         "artifacts": ARTIFACTS,
+        "declared": {
+            **BOOLEAN,
+            "description": "The producer declares the task itself: what workers have published does not apply.",
+        },
         "session": nullable(text(description="The session of which it is an entry.")),
         "entry_type": choice(*ENTRY_TYPES),
         "join": {
@@ -166,7 +171,7 @@ NEW_JOB: Final = strict(
 )
 
 LEASE: Final[Schema] = {
-    "epoch": integer(1, EPOCH_MAX),
+    "epoch": integer(0, EPOCH_MAX),
     "lease_token": text(limits.LEASE_TOKEN_CHARS_MAX),
 }
 LEASE_SECONDS: Final = number(
@@ -207,6 +212,25 @@ CLAIM: Final = strict(
         ),
         "lease_token": text(limits.LEASE_TOKEN_CHARS_MAX, "Chosen by the caller: a repeated claim returns its jobs."),
         "settlements": array(SETTLEMENT, limits.SETTLE_MANY_MAX),
+        "started": {
+            **array(
+                strict(["job_id", "epoch", "lease_token"], {"job_id": text(limits.JOB_ID_CHARS_MAX), **LEASE}), 1000
+            ),
+            "description": "Claims to acknowledge, if they are still held.",
+        },
+        "affinities_held": array(text(), limits.AFFINITIES_MAX),
+        "affinities_max": integer(1, limits.AFFINITIES_MAX),
+        "hold_left": number(0, SECONDS_MAX, "Seconds for which `affinity` may still be preferred."),
+        "drain": {**choice("oldest", "listed"), "description": "listed: kinds listed first come first."},
+        "exclusive": {
+            **BOOLEAN,
+            "description": "Revoke the claims of earlier starts of this worker; any tenant only.",
+        },
+        "cut_off": {
+            **BOOLEAN,
+            "description": "This start was alive but could not reach the server: its lost jobs are not suspect; any"
+            " tenant only.",
+        },
     },
 )
 
@@ -234,7 +258,7 @@ _ENTRY_OPTIONS: Final[Schema] = {
     "limit": integer(1, limits.CLAIM_MAX, limits.SESSION_CLAIM_DEFAULT, "The largest number of entries."),
     "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for an entry."),
 }
-CHECKPOINT: Final = strict(["lease_token", "entries"], {**TURN, **_ENTRY_OPTIONS})
+CHECKPOINT: Final = strict(["lease_token", "entries"], {**TURN, **_ENTRY_OPTIONS, "lease": LEASE_SECONDS})
 TURN_CLAIM: Final = strict(
     ["worker"],
     {
@@ -248,6 +272,12 @@ TURN_CLAIM: Final = strict(
         "lanes": array(text(), limits.CLAIM_LANES_MAX),
         "tenant": text(),
         **_ENTRY_OPTIONS,
+        "limits": {
+            "type": "object",
+            "additionalProperties": integer(1, limits.CLAIM_MAX),
+            "maxProperties": limits.CLAIM_KINDS_MAX,
+            "description": "The largest number of entries by the kind of the first, for any session that is ready.",
+        },
         "ack_ms": integer(
             ACK_MS_MIN,
             ACK_MS_MAX,
@@ -283,6 +313,7 @@ JOB: Final = shape(
     deadline_at_ms=_MAYBE_TIME,
     started_at_ms=_MAYBE_TIME,
     finished_at_ms=_MAYBE_TIME,
+    lease_until_ms=_MAYBE_TIME,
     attempt=INTEGER,
     max_attempts=INTEGER,
     backoff={"type": "object"},
@@ -386,7 +417,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         held=INTEGER,
     ),
     "Tally": shape(lane=STRING, kind=STRING, state=STRING, jobs=INTEGER),
-    "Claim": shape(job=ref("Job"), epoch=INTEGER, lease_token=STRING, lease_until_ms=INTEGER),
+    "Claim": shape(job=ref("Job"), epoch=INTEGER, lease_token=STRING, lease_until_ms=INTEGER, acknowledged=BOOLEAN),
     "Turn": shape(
         session=STRING,
         tenant=STRING,
@@ -396,6 +427,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         generation=nullable(INTEGER),
         lease_token=STRING,
         lease_until_ms=INTEGER,
+        acknowledged=BOOLEAN,
         entries={"type": "array", "items": ref("Job")},
     ),
     "Session": shape(

@@ -50,6 +50,7 @@ _TURN: Final = {
     "generation": None,
     "lease_token": "9f2c1d",
     "lease_until_ms": 1_790_000_010_000,
+    "acknowledged": False,
     "entries": [_ENTRY],
 }
 _SESSION: Final = {

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
 
 from holdfast import json_view
 from holdfast.domain import access, limits, validation
+from holdfast.domain.claims import lease_ms
 from holdfast.domain.errors import InvalidInput, JobNotFound, SessionNotFound
 from holdfast.domain.outcomes import Outcome
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
 from holdfast.operations import session_lease as lease_operations
-from holdfast.service.call import Call, reply
+from holdfast.service.call import Call, check_limits, reply
 from holdfast.service.claims import INCARNATION, outcome_of, renewed
-from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, WAIT_SECONDS_MAX
+from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, TURN_CLAIM, WAIT_SECONDS_MAX
 
 # --- turns ---------------------------------------------------------------------------------------------------------
 
@@ -23,6 +25,10 @@ from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPO
 async def claim(call: Call) -> Response:
     """Lease a turn for `ack_ms`; it is released unless a heartbeat or settlement comes in time."""
     body = call.body
+    if "limits" in body:
+        check_limits(TURN_CLAIM["properties"]["limits"], body["limits"], "limits")
+        if "session" in body:
+            raise InvalidInput("limits", "belongs to a claim of any session; give limit")
     options = _entry_options(call)
     options |= {name: body[name] for name in ("worker", "lease_token") if name in body}
     options["incarnation"] = body.get("incarnation", INCARNATION)
@@ -40,6 +46,10 @@ async def claim(call: Call) -> Response:
             options["session_lease"] = _session_lease(body["session"], call.tenant_of_body, owned)
         claiming = sessions.claim(body["session"], tenant=call.tenant_of_body, lanes=lanes, **options)
     else:
+        if "limits" in body:
+            for limit in body["limits"].values():
+                access.check_claim_size(call.grants, limit)
+            options["limit"] = body["limits"]
         claiming = sessions.claim_next(tenant=tenant, lanes=lanes or (DEFAULT_NAME,), **options)
     # Undone if the client leaves while it waits.
     found = await call.wait_for(claiming, None)
@@ -55,7 +65,7 @@ async def heartbeat(call: Call) -> Response:
 async def checkpoint(call: Call) -> Response:
     """Lease more entries for a running turn."""
     options = _entry_options(call)
-    turn = await _held(call)
+    turn = replace(await _held(call), lease_ms=lease_ms(call.body.get("lease", limits.LEASE_MS_DEFAULT / 1000)))
     more = await call.wait_for(call.queue.sessions.checkpoint(turn, **options), None)
     return reply({"turn": None if more is None else json_view.turn(more)})
 
@@ -93,7 +103,7 @@ async def _held(call: Call) -> SessionClaim:
     entries = [(one["id"], one["epoch"]) for one in body["entries"]]
     for index, (job_id, epoch) in enumerate(entries):
         validation.name(job_id, f"entries[{index}].id", limits.JOB_ID_CHARS_MAX)
-        validation.integer(epoch, f"entries[{index}].epoch", 1, EPOCH_MAX)
+        validation.integer(epoch, f"entries[{index}].epoch", 0, EPOCH_MAX)
     validation.name(body["lease_token"], "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
     lease = TurnLease(session, body["lease_token"], entries, call.tenant_of_body)
     turn = await call.service.runner.read(lease_operations.claim_of_turn, lease)
