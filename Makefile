@@ -35,7 +35,7 @@ test: ## Run the tests, except the long ones, those of the service and of our to
 
 test-service: ## Run the tests of the HTTP service (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" tests/service
+	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/conformance
 
 test-tools: ## Run the tests of our own tools: the benchmarks and the test servers (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
-from tests.support import order, postgres_server
+from tests.support import http_engine, order, postgres_server
 from tests.support.clock import ManualClock
 from tests.support.filesystems import MEMORY_FOLDER, quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
@@ -22,6 +22,11 @@ for name, examples in (("quick", 30), ("thorough", 300)):
         name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--over-http`, with which the conformance suite runs over HTTP."""
+    parser.addoption("--over-http", action="store_true", help="run tests/conformance with the HTTP client")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,11 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give a harness of each engine that proves something: see the markers `validation` and `in_memory`."""
     if "harness" in metafunc.fixturenames:
-        metafunc.parametrize("harness", _engines(metafunc.definition), indirect=True)
+        over_http = metafunc.config.getoption("over_http") and http_engine.runs(metafunc.definition)
+        metafunc.parametrize("harness", ["http"] if over_http else _engines(metafunc.definition), indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Require a reason in the marker `slow`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Require a reason in the marker `slow`; leave out what cannot work over HTTP."""
+    if config.getoption("over_http"):
+        http_engine.select(config, items)
     unexplained = [item.nodeid for item in items for marker in item.iter_markers("slow") if not marker.args]
     if unexplained:
         raise pytest.UsageError('the marker slow needs a reason, slow("it waits for …"): ' + ", ".join(unexplained))
@@ -86,7 +94,7 @@ def durable_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 def _harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     with quick_folder() as folder:
-        made = Harness(request.param, folder)
+        made = http_engine.HttpHarness(folder) if request.param == "http" else Harness(request.param, folder)
         yield made
         made.close(trusted=not request.node.stash[FAILED])
 

@@ -15,6 +15,7 @@ HEAVY = [
     "asyncio",
     "click",
     "concurrent.futures",
+    "httpx2",
     "importlib.resources",
     "inspect",
     "logging",

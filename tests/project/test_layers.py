@@ -10,7 +10,19 @@ import sys
 
 from tests.project.sources import Module, assert_none, imports, modules, texts
 
-LAYERS = ["domain", "storage", "operations", "tasks", "client", "worker", "telemetry", "testing", "service", "cli"]
+LAYERS = [
+    "domain",
+    "storage",
+    "operations",
+    "remote",
+    "tasks",
+    "client",
+    "worker",
+    "telemetry",
+    "testing",
+    "service",
+    "cli",
+]
 # Modules that make a rule depend on time, environment or chance.
 IMPURE = {
     "asyncio",

@@ -24,16 +24,16 @@ CHEAPEST_ENGINE = "sqlite-memory"
 # The number of random examples that an engine can afford: on a server every call takes longer.
 SHARE_OF_LONG_TESTS = {"sqlite-file": 1.0, "postgres": 0.15}
 
-_harnesses: WeakKeyDictionary[holdfast.Queue, Harness] = WeakKeyDictionary()
+harnesses: WeakKeyDictionary[holdfast.Queue, Harness] = WeakKeyDictionary()
 
 
 def statements_of(queue: holdfast.Queue) -> list[str]:
     """Return the names of the statements that *queue*, opened by a harness, has sent."""
-    return _harnesses[queue].faults.seen
+    return harnesses[queue].faults.seen
 
 
 @functools.cache
-def _migrated_file() -> bytes:
+def migrated_file() -> bytes:
     """Return the bytes of an empty, migrated SQLite file: migrating one takes as long as a short test."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "jobs.db"
@@ -59,7 +59,7 @@ class Harness:
         if self._opened and self._in_memory:
             return self._opened[0]
         queue = queue_on(self._store())
-        _harnesses[queue] = self
+        harnesses[queue] = self
         self._opened.append(queue)
         return queue
 
@@ -90,7 +90,7 @@ class Harness:
     def _store(self) -> Store:
         if not self._on_server:
             if not self._in_memory and not Path(self._path).exists():
-                Path(self._path).write_bytes(_migrated_file())
+                Path(self._path).write_bytes(migrated_file())
             return SqliteStore(self._path, clock=self.clock, observe=self.faults)
         self._schema = self._schema or postgres_schemas.take()
         # Tables that a test creates are in the store's schema, and are dropped with it.

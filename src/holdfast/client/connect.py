@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import Middleware, check_middleware
@@ -24,14 +24,18 @@ Durability: TypeAlias = Literal["full", "relaxed"]
 """What a power failure may lose on SQLite: nothing, or the last commits."""
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
+_HTTP_SCHEMES: Final = ("http", "https")
 SCHEMA_DEFAULT: Final = "holdfast"
 URL_VARIABLE: Final = "HOLDFAST_URL"
 """The environment variable that names the queue of `connect()` and of the command line."""
+TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  # its name
+"""The environment variable that has the token for a queue behind HTTP."""
 # A URL with a slash missing, or a libpq connection string.
 _MISTYPED_SERVER: Final = re.compile(
     r"postgres(ql)?(\+\w+)?(:|//)|\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=", re.IGNORECASE
 )
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,500}")
 
 
 def connect(
@@ -42,11 +46,12 @@ def connect(
     network_files: bool = False,
     schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
+    token: str | None = None,
     clock: Clock | None = None,
     middleware: Sequence[Middleware] = (),
     codec: Codec | None = None,
 ) -> Queue:
-    """Return the queue at *url*: the path of a SQLite file, `:memory:` for a temporary queue, or `postgresql://…`.
+    """Return the queue at *url*: a SQLite file, `:memory:` for a temporary queue, `postgresql://…` or `http://…`.
 
     Without *url* the environment variable `HOLDFAST_URL` names the queue.
 
@@ -61,10 +66,12 @@ def connect(
 
     PostgreSQL: all tables are in *schema*, by default `holdfast`. *listen_url* is the direct URL of the server if
     *url* is that of a connection pooler that does not support LISTEN.
+
+    HTTP: *url* is that of a server that `holdfast serve` has started, `http://…` or `https://…`, and *token* one of
+    its tokens; by default the environment variable `HOLDFAST_TOKEN` has it.
     """
-    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
-    checked = check_middleware(middleware)
-    return Queue(QueueState(_store(options), middleware=checked, codec=check_codec(codec)))
+    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, token, clock)
+    return Queue(_state(options, middleware, codec))
 
 
 def connect_async(
@@ -75,14 +82,14 @@ def connect_async(
     network_files: bool = False,
     schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
+    token: str | None = None,
     clock: Clock | None = None,
     middleware: Sequence[Middleware] = (),
     codec: Codec | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url*, as `connect` does, with async methods."""
-    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
-    checked = check_middleware(middleware)
-    return AsyncQueue(QueueState(_store(options), middleware=checked, codec=check_codec(codec)))
+    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, token, clock)
+    return AsyncQueue(_state(options, middleware, codec))
 
 
 def queue_on(store: Store) -> Queue:
@@ -99,6 +106,8 @@ def store_at(address: dict[str, Any]) -> Store:
     """Return a store for the *address* of a store in another process."""
     if "path" in address:
         return SqliteStore(**address)
+    if "http_url" in address:
+        return _http_store(**address)
     # Imported late, as below.
     from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
 
@@ -114,7 +123,16 @@ class _Options(NamedTuple):
     network_files: bool
     schema: str
     listen_url: str | None
+    token: str | None
     clock: Clock | None
+
+
+def _state(options: _Options, middleware: Sequence[Middleware], codec: Codec | None) -> QueueState:
+    store = _store(options)
+    if codec is not None and store.translate is not None:
+        # The server would compare and check what is encoded, not what was given.
+        raise InvalidInput("codec", "is not available over HTTP; open the store itself")
+    return QueueState(store, middleware=check_middleware(middleware), codec=check_codec(codec))
 
 
 def _text(url: str | os.PathLike[str] | None) -> str:
@@ -142,6 +160,10 @@ def _store(options: _Options) -> Store:
     _refuse_unsupported_url(options.url)
     scheme, separator, rest = options.url.partition("://")
     _refuse_mistyped_server(options.url, separator)
+    if separator and scheme in _HTTP_SCHEMES:
+        return _checked_http_store(options)
+    if options.token is not None:
+        raise InvalidInput("token", "is an option for HTTP; this URL names a store")
     if separator and scheme in _SERVER_SCHEMES:
         return _postgres_store(options)
     if separator and scheme.partition("+")[0] in _SERVER_SCHEMES:
@@ -152,7 +174,7 @@ def _store(options: _Options) -> Store:
         return _sqlite_store(options, rest[1:])
     raise InvalidInput(
         "url",
-        f"{options.url!r} is not a supported store; give the path of a SQLite file, or postgresql://…",
+        f"{options.url!r} is not a supported store; give the path of a SQLite file, postgresql://… or http://…",
     )
 
 
@@ -177,6 +199,44 @@ def _sqlite_store(options: _Options, path: str) -> Store:
         network_files=options.network_files,
         clock=options.clock,
     )
+
+
+def _checked_http_store(options: _Options) -> Store:
+    for option, value, default in (
+        ("durability", options.durability, "full"),
+        ("network_files", options.network_files, False),
+        ("migrate", options.migrate, True),
+        ("schema", options.schema, SCHEMA_DEFAULT),
+        ("listen_url", options.listen_url, None),
+        ("clock", options.clock, None),
+    ):
+        if value != default:
+            raise InvalidInput(option, "is an option for a store; this URL names an HTTP server")
+    try:
+        parts = urlsplit(options.url)
+        valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment:
+        raise InvalidInput("url", "is not the URL of a server, such as http://127.0.0.1:8040")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput("url", "must not have a user or password; give the token as token=…")
+    token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE) or None
+    if token is not None and not _TOKEN.fullmatch(validation.name(token, "token", limits.URL_CHARS_MAX)):
+        # The message does not quote the token.
+        raise InvalidInput("token", "must be the text of a token, such as hf_…")
+    return _http_store(options.url.rstrip("/"), token)
+
+
+def _http_store(http_url: str, token: str | None) -> Store:
+    try:
+        # Imported late: the library needs no other package for a store.
+        from holdfast.remote.store import HttpStore  # noqa: PLC0415
+    except ImportError as error:
+        raise Misconfigured(
+            f"a queue behind HTTP needs a client; install it with `pip install 'holdfast[http]'` ({error})"
+        ) from error
+    return HttpStore(http_url, token)
 
 
 def _postgres_store(options: _Options) -> Store:

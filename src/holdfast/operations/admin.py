@@ -127,12 +127,12 @@ async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant:
     return Job(after)
 
 
-async def retire_kind(tx: StoreTransaction, kind: str) -> list[int]:
-    """Refuse new jobs of *kind*; return the routes of its existing jobs."""
+async def retire_kind(tx: StoreTransaction, kind: str) -> tuple[list[int], int]:
+    """Refuse new jobs of *kind*; return the routes of its existing jobs, and how many were retired with it: none."""
     await tx.lock_routing()
     await tx.retire_kind(kind, await tx.now())
     routing = await tx.routing()
-    return [route.number for key, route in routing.routes.items() if key.kind == kind]
+    return [route.number for key, route in routing.routes.items() if key.kind == kind], 0
 
 
 async def retire_jobs(tx: StoreTransaction, seqs: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.domain import artifacts as artifact_rules
 from holdfast.domain import limits, transitions
@@ -178,9 +179,22 @@ async def upload_chunks(tx: StoreTransaction, upload_id: str, first: int) -> lis
     return await tx.upload_chunks(upload_id, first, _CHUNKS_READ)
 
 
-async def finish_upload(tx: StoreTransaction, upload_id: str, chunks: int, digest: str, tenant: str | None) -> Upload:
-    """Store the digest of an upload, which was computed from this number of chunks."""
+class ExpectedUpload(NamedTuple):
+    """What the caller expects of an upload; None if it does not say."""
+
+    size: int | None
+    digest: str | None
+
+
+async def finish_upload(
+    tx: StoreTransaction, upload_id: str, chunks: int, digest: str, tenant: str | None, expected: ExpectedUpload
+) -> Upload:
+    """Store the digest of an upload, which was computed from this number of chunks, if it is as *expected*."""
     upload = await live_upload(tx, upload_id, tenant)
+    if expected.size is not None and expected.size != upload.size:
+        raise InvalidInput("size", f"is {expected.size}, but {upload.size} bytes were uploaded")
+    if expected.digest is not None and expected.digest != digest:
+        raise InvalidInput("digest", f"is not that of the uploaded bytes, {digest}")
     if upload.chunks != chunks:
         raise Conflict(f"a chunk was appended to upload {upload_id!r} while it was being finished")
     finished = upload._replace(digest=digest)

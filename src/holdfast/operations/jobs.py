@@ -49,8 +49,16 @@ async def get_row(tx: StoreTransaction, job_id: str | int, tenant: str | None) -
     return job
 
 
-async def get_overdue(tx: StoreTransaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
-    """Return the job and whether it is waiting although its deadline has passed."""
+async def get_overdue(
+    tx: StoreTransaction,
+    job_id: str,
+    tenant: str | None,
+    wait_seconds: float = 0.0,  # noqa: ARG001  # a transaction does not wait
+) -> tuple[Job, bool]:
+    """Return the job and whether it is waiting although its deadline has passed.
+
+    A store behind a server may wait up to *wait_seconds* for the end of the job.
+    """
     job = await get_row(tx, job_id, tenant)
     now = await tx.now()
     return Job(job), not job.finished and transitions.overdue(job, now)

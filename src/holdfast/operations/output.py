@@ -58,9 +58,17 @@ async def renew_and_append(
 
 
 async def read(
-    tx: StoreTransaction, job_id: str, after: int, limit: int, tenant: str | None
+    tx: StoreTransaction,
+    job_id: str,
+    after: int,
+    limit: int,
+    tenant: str | None,
+    wait_seconds: float = 0.0,  # noqa: ARG001  # a transaction does not wait
 ) -> tuple[OutputPage, bool]:
-    """Return chunks after a number, and whether the job waits although its deadline has passed."""
+    """Return chunks after a number, and whether the job waits although its deadline has passed.
+
+    A store behind a server may wait up to *wait_seconds* for a chunk or the end of the job.
+    """
     job = await tx.output_job(job_id)
     if job is None or tenant not in {None, job.tenant}:
         raise JobNotFound(job_id)

@@ -150,21 +150,28 @@ class SyncRunner:
 
     def __init__(self, target: SyncTarget) -> None:
         self._target = target
+        self._translate = target.translate
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
     def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
+        if self._translate is not None:
+            function = self._translate(function)
         return self._target.read(lambda tx: function(tx, *args, **kwargs))
 
     def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
+        if self._translate is not None:
+            function = self._translate(function)
         return self._target.write(lambda tx: function(tx, *args, **kwargs))
 
     def write_plain(
         self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Do what `write` does, in the plain form if there is one."""
+        if self._translate is not None:
+            function = self._translate(function)
         return self._target.write(lambda tx: function(tx, *args, **kwargs), plain)
 
     def leasing(self) -> SyncLeasing:
@@ -175,7 +182,7 @@ class SyncRunner:
     def listen(self, *topics: str) -> Iterator[SyncListener]:
         """Listen to *topics* during the block; no notification sent after entering it is missed."""
         listener = SyncListener()
-        with _listening(self._target.notifier, topics, listener):
+        with _listening(self._target.notifier, topics if self._translate is None else (), listener):
             yield listener
 
     def run_blocking(self, function: Callable[[], T]) -> T:
@@ -188,21 +195,28 @@ class AsyncRunner:
 
     def __init__(self, target: AsyncTarget) -> None:
         self._target = target
+        self._translate = target.translate
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
+        if self._translate is not None:
+            function = self._translate(function)
         return await self._target.read_async(lambda tx: function(tx, *args, **kwargs))
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
+        if self._translate is not None:
+            function = self._translate(function)
         return await self._target.write_async(lambda tx: function(tx, *args, **kwargs))
 
     async def write_plain(
         self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Do what `write` does, in the plain form if there is one."""
+        if self._translate is not None:
+            function = self._translate(function)
         return await self._target.write_async(lambda tx: function(tx, *args, **kwargs), plain)
 
     def leasing(self) -> AsyncLeasing:
@@ -213,7 +227,7 @@ class AsyncRunner:
     def listen(self, *topics: str) -> Iterator[AsyncListener]:
         """Listen to *topics* during the block; no notification sent after entering it is missed."""
         listener = AsyncListener()
-        with _listening(self._target.notifier, topics, listener):
+        with _listening(self._target.notifier, topics if self._translate is None else (), listener):
             yield listener
 
     async def run_blocking(self, function: Callable[[], T]) -> T:
@@ -230,6 +244,9 @@ class SyncLeasing:
 
     def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run *function*, which leases, in one write transaction; *undo* releases what it has leased."""
+        if self._target.translate is not None:
+            translated = self._target.translate(function)
+            return self._target.write(lambda tx: translated(tx, *args, **kwargs))  # type: ignore[no-any-return]
         write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo)
         self._newest = write
         return self._target.write(write.run)
@@ -252,6 +269,9 @@ class AsyncLeasing:
 
     async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run *function*, which leases, in one write transaction; *undo* releases what it has leased."""
+        if self._target.translate is not None:
+            translated = self._target.translate(function)
+            return await self._target.write_async(lambda tx: translated(tx, *args, **kwargs))
         # Only an await can be cancelled, and the call awaits nothing after the lease.
         return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo).run_async(self._target)
 

@@ -31,6 +31,10 @@ class PlainForm(NamedTuple):
     """The topics to notify."""
 
 
+Translate: TypeAlias = Callable[[Any], Any]
+"""Returns the function to call instead of an operation, with the same arguments after the first."""
+
+
 class SyncTarget(Protocol):
     """Runs operations in the caller's thread."""
 
@@ -42,6 +46,14 @@ class SyncTarget(Protocol):
     @property
     def notifier(self) -> Notifier:
         """The notifier of committed changes."""
+        ...
+
+    @property
+    def translate(self) -> Translate | None:
+        """None, or for a store behind a server: returns the function that does an operation over the network.
+
+        Such a store waits for changes itself, and releases leases that no caller has received.
+        """
         ...
 
     def read(self, operation: Operation[T]) -> T:
@@ -67,6 +79,14 @@ class AsyncTarget(Protocol):
     @property
     def notifier(self) -> Notifier:
         """The notifier of committed changes."""
+        ...
+
+    @property
+    def translate(self) -> Translate | None:
+        """None, or for a store behind a server: returns the function that does an operation over the network.
+
+        Such a store waits for changes itself, and releases leases that no caller has received.
+        """
         ...
 
     def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:

@@ -256,6 +256,7 @@ class _GuardedTransaction:
     """The transaction for its handler: locks keep calls from overlapping its end, and refuse calls after it."""
 
     joined: Final = True
+    translate: Final = None
 
     def __init__(self, external: ExternalTransaction) -> None:
         self.external = external

@@ -31,8 +31,8 @@ class AsyncKinds(AsyncNamespace):
         A running job is retired if its attempt ends without finishing it.
         """
         kind = validation.name(kind, "kind")
-        routes = await self._runner.write(admin_operations.retire_kind, kind)
-        total = after = 0
+        routes, total = await self._runner.write(admin_operations.retire_kind, kind)
+        after = 0
         while waiting := await self._runner.read(admin_operations.waiting_seqs, routes, after):
             total += await self._runner.write(admin_operations.retire_jobs, waiting)
             after = waiting[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -408,16 +409,18 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         if not request.wait_ms:
             return await self._claim_now(leasing, request)
         left = request.wait_ms / 1000
+        until = time.monotonic() + left
         with self._runner.listen(*map(lane_topic, request.lanes)) as listener:
             while True:
                 if not claimed_nothing and (claims := await self._claim_now(leasing, request)):
                     return claims
-                if left <= 0:
+                if (left := until - time.monotonic()) <= 0:
                     return []
                 claimed_nothing = False
                 # A job that falls due or a lease that expires sends no notification.
                 next_change = await self._runner.read(claim_operations.seconds_to_next_change)
                 left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
+                request = request._replace(wait_ms=max(round(left * 1000), 0))
 
     async def _claim_now(self, leasing: AsyncLeasing, request: ClaimRequest) -> list[Claim]:
         undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
@@ -443,21 +446,21 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
 
         Raises `JobNotFound` if there is no such job.
         """
-        left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
-        poll_seconds = _POLL_SECONDS_FIRST
-        job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
+        left = allowed = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
+        poll_seconds, until = _POLL_SECONDS_FIRST, time.monotonic() + allowed
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         with self._runner.listen(job_topic(job_id)) as listener:
             while True:
-                job = await self._get_current(job_id, tenant)
+                job = await self._get_current(job_id, tenant, left)
                 if job.finished:
                     return job
-                if left <= 0:
+                if (left := until - time.monotonic()) <= 0:
                     raise WaitTimeout(job_id, allowed)
                 left -= await listener.wait(min(poll_seconds, left))
                 poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
 
-    async def _get_current(self, job_id: str, tenant: str | None) -> Job:
-        job, overdue = await self._runner.read(job_operations.get_overdue, job_id, tenant)
+    async def _get_current(self, job_id: str, tenant: str | None, wait_seconds: float) -> Job:
+        job, overdue = await self._runner.read(job_operations.get_overdue, job_id, tenant, max(wait_seconds, 0.0))
         if not overdue:
             return job
         # No worker has failed the job since its deadline passed, so the waiting caller does.

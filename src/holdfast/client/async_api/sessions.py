@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Unpack, cast
 
@@ -125,15 +126,17 @@ class AsyncSessions(AsyncTurns):
     ) -> SessionClaim | None:
         """Claim; if no entry is ready, wait for one up to the request's `wait`."""
         left = request.wait_ms / 1000
+        until = time.monotonic() + left
         with self._runner.leasing() as leasing, self._runner.listen(*(topics if left else ())) as listener:
             while True:
                 if found := await self._claim_now(leasing, request, claim):
                     return found
-                if left <= 0:
+                if (left := until - time.monotonic()) <= 0:
                     return None
                 # An entry that falls due or a lease that expires sends no notification.
                 next_change = await self._runner.read(claim_operations.seconds_to_session)
                 left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
+                request = request._replace(wait_ms=max(round(left * 1000), 0))
 
     async def _claim_now(
         self,

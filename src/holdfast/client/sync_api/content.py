@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Final
@@ -103,10 +104,12 @@ class ContentReads:
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         allowed_ms = None if timeout is None else validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX)
         left = allowed = float("inf") if allowed_ms is None else allowed_ms / 1000
-        limit = limits.OUTPUT_PAGE_MAX
+        limit, read = limits.OUTPUT_PAGE_MAX, output_operations.read
         with self._runner.listen(output_topic(job_id), job_topic(job_id)) as listener:
             while True:
-                page, overdue = self._runner.read(output_operations.read, job_id, after, limit, tenant)
+                began = time.monotonic()
+                page, overdue = self._runner.read(read, job_id, after, limit, tenant, max(left, 0.0))
+                left -= time.monotonic() - began
                 for chunk in page:
                     after = chunk.number
                     yield chunk
@@ -225,10 +228,7 @@ class Uploads(Namespace):
             for chunk in chunks[: upload.chunks - number]:
                 computed.update(chunk)
                 number += 1
-        if size is not None and size != upload.size:
-            raise InvalidInput("size", f"is {size}, but {upload.size} bytes were uploaded")
-        if digest is not None and digest != computed.hexdigest():
-            raise InvalidInput("digest", f"is not that of the uploaded bytes, {computed.hexdigest()}")
+        expected = artifact_operations.ExpectedUpload(size, digest)
         return self._runner.write(
-            artifact_operations.finish_upload, upload_id, upload.chunks, computed.hexdigest(), tenant
+            artifact_operations.finish_upload, upload_id, upload.chunks, computed.hexdigest(), tenant, expected
         )

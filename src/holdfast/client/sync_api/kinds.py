@@ -32,8 +32,8 @@ class Kinds(Namespace):
         A running job is retired if its attempt ends without finishing it.
         """
         kind = validation.name(kind, "kind")
-        routes = self._runner.write(admin_operations.retire_kind, kind)
-        total = after = 0
+        routes, total = self._runner.write(admin_operations.retire_kind, kind)
+        after = 0
         while waiting := self._runner.read(admin_operations.waiting_seqs, routes, after):
             total += self._runner.write(admin_operations.retire_jobs, waiting)
             after = waiting[-1]

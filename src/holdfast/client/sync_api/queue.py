@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -405,16 +406,18 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
         if not request.wait_ms:
             return self._claim_now(leasing, request)
         left = request.wait_ms / 1000
+        until = time.monotonic() + left
         with self._runner.listen(*map(lane_topic, request.lanes)) as listener:
             while True:
                 if not claimed_nothing and (claims := self._claim_now(leasing, request)):
                     return claims
-                if left <= 0:
+                if (left := until - time.monotonic()) <= 0:
                     return []
                 claimed_nothing = False
                 # A job that falls due or a lease that expires sends no notification.
                 next_change = self._runner.read(claim_operations.seconds_to_next_change)
                 left -= listener.wait(min(left, next_change, _CLAIM_SECONDS))
+                request = request._replace(wait_ms=max(round(left * 1000), 0))
 
     def _claim_now(self, leasing: SyncLeasing, request: ClaimRequest) -> list[Claim]:
         undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
@@ -440,21 +443,21 @@ class Queue(JobMethods, ContentReads, SyncTaskHost):
 
         Raises `JobNotFound` if there is no such job.
         """
-        left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
-        poll_seconds = _POLL_SECONDS_FIRST
-        job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
+        left = allowed = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
+        poll_seconds, until = _POLL_SECONDS_FIRST, time.monotonic() + allowed
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         with self._runner.listen(job_topic(job_id)) as listener:
             while True:
-                job = self._get_current(job_id, tenant)
+                job = self._get_current(job_id, tenant, left)
                 if job.finished:
                     return job
-                if left <= 0:
+                if (left := until - time.monotonic()) <= 0:
                     raise WaitTimeout(job_id, allowed)
                 left -= listener.wait(min(poll_seconds, left))
                 poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
 
-    def _get_current(self, job_id: str, tenant: str | None) -> Job:
-        job, overdue = self._runner.read(job_operations.get_overdue, job_id, tenant)
+    def _get_current(self, job_id: str, tenant: str | None, wait_seconds: float) -> Job:
+        job, overdue = self._runner.read(job_operations.get_overdue, job_id, tenant, max(wait_seconds, 0.0))
         if not overdue:
             return job
         # No worker has failed the job since its deadline passed, so the waiting caller does.

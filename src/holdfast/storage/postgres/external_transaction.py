@@ -31,6 +31,7 @@ class _Joined:
     """The part that sync and async have in common."""
 
     joined: Final = True
+    translate: Final = None
 
     def __init__(
         self, state: PostgresState, io: ServerIO, settings: PostgresSettings, notifier: Notifier, *, own: bool

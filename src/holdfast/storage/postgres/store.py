@@ -56,6 +56,7 @@ class PostgresStore:
     """One schema of a PostgreSQL database. Safe to share between threads and event loops; reopens after a fork."""
 
     joined: Final = False
+    translate: Final = None
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class SqliteSyncExternalTransaction:
     """Joins a transaction on a `sqlite3.Connection`; its async methods run in another thread."""
 
     joined: Final = True
+    translate: Final = None
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class SqliteAsyncExternalTransaction:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
     joined: Final = True
+    translate: Final = None
 
     def __init__(
         self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, notifier: Notifier

@@ -40,6 +40,7 @@ class SqliteStore:
     """
 
     joined: Final = False
+    translate: Final = None
 
     def __init__(
         self,

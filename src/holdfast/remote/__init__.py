@@ -1,0 +1,1 @@
+"""A store behind HTTP: each operation is translated into a call of the service."""

@@ -1,0 +1,208 @@
+"""Requests to the service, sync and async from one source: retries, timeouts, and errors.
+
+As with operations, the methods are coroutines. Those of `SyncHttp` never suspend, so that `run_sync` drives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import httpx2
+
+from holdfast.domain import strict_json
+from holdfast.domain.errors import HoldfastError, OutcomeUnknown, StoreUnreachable
+from holdfast.domain.retry import RetryPolicy
+from holdfast.remote.errors import error_of_response
+from holdfast.storage.randomness import RANDOM
+
+RETRIES: Final = RetryPolicy(first=0.05, last=1.0, calls=6)
+"""How often a call is sent again if the server cannot be reached or did not answer."""
+# No retry begins later than this after the first request.
+_RETRY_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 5.0
+# How long a response may take, besides the time for which the server was asked to wait.
+_ANSWER_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 30.0
+"""The longest wait that is asked of the server in one request."""
+# A request that failed so was not sent.
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_GATEWAY_STATUSES: Final = frozenset((502, 503, 504))
+
+
+class Request(NamedTuple):
+    """One call of the service."""
+
+    method: str
+    path: str
+    """The path and query, percent-encoded."""
+    content: bytes | None
+    media_type: str
+    wait: float
+    repeatable: bool
+    """Whether the request has the same effect if it is sent twice."""
+    headers: Mapping[str, str] = {}
+
+
+class Response(NamedTuple):
+    """A whole response."""
+
+    status: int
+    media_type: str
+    content: bytes
+    etag: str
+
+
+def path(*parts: str | int) -> str:
+    """Return a path of names, each percent-encoded."""
+    return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+
+
+class Http(ABC):
+    """Sends requests. An operation over HTTP takes it in place of a transaction."""
+
+    async def get(self, route: str, query: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
+        """Read; *wait* is the time for which the server may wait before it answers."""
+        return await self._json(_request("GET", route, query, None, wait=wait, repeatable=True))
+
+    async def post(
+        self,
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        wait: float = 0.0,
+        repeatable: bool = True,
+        method: str = "POST",
+    ) -> Any:
+        """Write; if the call is not *repeatable* and no answer comes, raise `OutcomeUnknown`."""
+        return await self._json(_request(method, route, query, body, wait=wait, repeatable=repeatable))
+
+    async def put_bytes(self, route: str, data: bytes, query: Mapping[str, Any]) -> Any:
+        """Send bytes."""
+        plain = _request("PUT", route, query, None, wait=0.0, repeatable=True)
+        return await self._json(plain._replace(content=data, media_type="application/octet-stream"))
+
+    async def get_bytes(self, route: str, query: Mapping[str, Any], first: int, last: int) -> Response:
+        """Return a range of the bytes of a download."""
+        plain = _request("GET", route, query, None, wait=0.0, repeatable=True)
+        return await self.send(plain._replace(headers={"Range": f"bytes={first}-{last}"}))
+
+    async def _json(self, request: Request) -> Any:
+        return json.loads((await self.send(request)).content)
+
+    async def send(self, request: Request) -> Response:
+        """Send a request, again if that is safe and may help; return the response or raise its error."""
+        started = time.monotonic()
+        unknown = False
+        for failures in count(1):
+            error: HoldfastError
+            try:
+                response = await self._exchange(request)
+            except _NOT_SENT as failed:
+                error = StoreUnreachable(f"cannot connect to the server: {_reason(failed)}")
+            except httpx2.RequestError as failed:
+                unknown = unknown or request.method != "GET"
+                error = StoreUnreachable(f"the server did not answer: {_reason(failed)}")
+            else:
+                if response.status < 300:
+                    return response
+                error = error_of_response(response.status, response.media_type, response.content)
+                if response.status not in _GATEWAY_STATUSES:
+                    raise error
+                # A proxy may have passed the request on; the service says itself whether nothing was done.
+                unknown = unknown or isinstance(error, OutcomeUnknown) or _from_proxy(request, response)
+            late = time.monotonic() - started > _RETRY_SECONDS
+            if late or (unknown and not request.repeatable) or not RETRIES.repeats(error, failures):
+                raise OutcomeUnknown(f"it is not known whether the call took effect: {error}") if unknown else error
+            await self._pause(RETRIES.pause_seconds(failures, RANDOM.random()))
+        raise AssertionError
+
+    @abstractmethod
+    async def _exchange(self, request: Request) -> Response:
+        """Send a request once."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None:
+        """Wait before a request is sent again."""
+
+
+class SyncHttp(Http):
+    """Sends requests in the caller's thread."""
+
+    def __init__(self, client: httpx2.Client) -> None:
+        self._client = client
+
+    async def _exchange(self, request: Request) -> Response:
+        return _response(self._client.request(**_arguments(request)))
+
+    async def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  # never runs in an event loop
+
+
+class AsyncHttp(Http):
+    """Sends requests without blocking the event loop."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    async def _exchange(self, request: Request) -> Response:
+        return _response(await self._client.request(**_arguments(request)))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def _request(
+    method: str,
+    route: str,
+    query: Mapping[str, Any] | None,
+    body: Mapping[str, Any] | None,
+    *,
+    wait: float,
+    repeatable: bool,
+) -> Request:
+    pairs: list[tuple[str, str]] = []
+    for name, value in (query or {}).items():
+        values = value if isinstance(value, list | tuple) else [value]
+        pairs += [(name, _text(one)) for one in values if one is not None]
+    content = None if body is None else strict_json.compact(body).encode()
+    full = f"{route}?{urlencode(pairs)}" if pairs else route
+    return Request(method, full, content, "application/json", wait, repeatable)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    media_type = {} if request.content is None else {"Content-Type": request.media_type}
+    timeout = httpx2.Timeout(_ANSWER_SECONDS + request.wait, connect=_CONNECT_SECONDS)
+    return {
+        "method": request.method,
+        "url": request.path,
+        "content": request.content,
+        "headers": {**media_type, **request.headers},
+        "timeout": timeout,
+    }
+
+
+def _response(response: httpx2.Response) -> Response:
+    headers = response.headers
+    return Response(response.status_code, headers.get("content-type", ""), response.content, headers.get("etag", ""))
+
+
+def _from_proxy(request: Request, response: Response) -> bool:
+    return request.method != "GET" and not response.media_type.startswith("application/problem+json")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

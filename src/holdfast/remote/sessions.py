@@ -1,0 +1,226 @@
+"""What the operations on sessions do over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.domain import limits
+from holdfast.domain.claims import Renewal
+from holdfast.domain.errors import JobNotFound, LeaseLost, OutcomeUnknown, SessionNotFound, Unavailable
+from holdfast.domain.job import Job, row_of
+from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.domain.results import SessionInfo, SessionPage
+from holdfast.domain.session_claims import Opening, SessionClaim, SessionLease, SessionRequest, TurnLease
+from holdfast.domain.validation import datetime_of, optional_datetime_of
+from holdfast.operations import session_claim as claim_operations
+from holdfast.operations import session_lease as lease_operations
+from holdfast.operations import sessions as session_operations
+from holdfast.remote import decode, encode
+from holdfast.remote.calls import PAUSE_SECONDS, get, over_http
+from holdfast.remote.connection import WAIT_SECONDS, Http, path
+
+# --- turns ---------------------------------------------------------------------------------------------------------
+
+
+@over_http(claim_operations.claim_session)
+async def claim_session(http: Http, request: SessionRequest) -> SessionClaim | None:
+    """Claim a turn of one session, or more entries for a running one; the server waits for an entry."""
+    if request.turn is None:
+        return await claim_any_session(http, request)
+    wait = min(request.wait_ms / 1000, WAIT_SECONDS)
+    body = {**_proof(request.turn), **_entry_options(request, wait), "lease": request.lease_ms / 1000}
+    try:
+        reply = await http.post(path("turns", request.turn.session, "checkpoint"), body, wait=wait)
+    except JobNotFound as error:
+        raise _lost(request.turn, error) from None
+    return None if reply["turn"] is None else _turn(reply["turn"], request.lease_ms)
+
+
+@over_http(claim_operations.claim_any_session)
+async def claim_any_session(http: Http, request: SessionRequest) -> SessionClaim | None:
+    """Claim a turn; the server waits for one."""
+    wait = min(request.wait_ms / 1000, WAIT_SECONDS)
+    body = {
+        "session": request.session,
+        "tenant": request.tenant,
+        "lanes": None if request.lanes is None else list(request.lanes),
+        "worker": request.worker,
+        "incarnation": request.incarnation,
+        "lease_token": request.lease_token,
+        "limits": dict(request.limits) or None,
+        "ack_ms": encode.ack_ms(request.lease_ms, acknowledged=request.acknowledged),
+        **_entry_options(request, wait),
+    }
+    owner = request.session_lease
+    if owner is not None:
+        body["session_lease"] = {"generation": owner.generation, "lease_token": owner.lease_token}
+        del body["ack_ms"]
+    reply = await http.post(path("turns"), _given(body), wait=wait)
+    if reply["turn"] is None:
+        return None
+    turn = _turn(reply["turn"], request.lease_ms)
+    if owner is not None or not request.acknowledged or reply["turn"]["acknowledged"]:
+        return turn
+    try:
+        renewal = await heartbeat_session(http, turn, turn.lease_ms)
+    except Unavailable as error:
+        # The same claim, sent again with its token, returns the same turn.
+        raise OutcomeUnknown(f"the turn could not be acknowledged: {error}") from None
+    return _extended(turn, renewal)
+
+
+def _entry_options(request: SessionRequest, wait: float) -> dict[str, Any]:
+    options = {
+        "only": request.criteria.only,
+        "kinds": None if request.kinds is None else list(request.kinds),
+        "capabilities": sorted(request.capabilities),
+        "limit": request.criteria.limit,
+        "wait": wait or None,
+    }
+    return _given(options)
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _proof(turn: SessionClaim) -> dict[str, Any]:
+    entries = [{"id": job.id, "epoch": job.epoch} for job in turn.entries]
+    return {"tenant": turn.tenant, "lease_token": turn.lease_token, "entries": entries}
+
+
+def _turn(one: Mapping[str, Any], lease_ms: int) -> SessionClaim:
+    return SessionClaim(
+        one["session"],
+        one["tenant"],
+        one["entry_type"],
+        one["claim_id"],
+        one["fencing_token"],
+        tuple(decode.job(entry, one["lease_token"]) for entry in one["entries"]),
+        lease_ms,
+        one["generation"],
+    )
+
+
+def _extended(turn: SessionClaim, renewal: Renewal) -> SessionClaim:
+    until_ms = round(renewal.lease_until.timestamp() * 1000)
+    entries = (Job(row_of(job)._replace(lease_until_ms=until_ms)) for job in turn.entries)
+    return replace(turn, entries=tuple(entries))
+
+
+def _lost(turn: SessionClaim, error: JobNotFound) -> LeaseLost:
+    epochs = {job.id: job.epoch for job in turn.entries}
+    return LeaseLost(error.job_id, epochs.get(error.job_id, 0), "the job was deleted")
+
+
+@over_http(claim_operations.seconds_to_session)
+async def seconds_to_session(http: Http) -> float:
+    """Return a short time: the server has waited."""
+    return PAUSE_SECONDS
+
+
+@over_http(lease_operations.heartbeat_session)
+async def heartbeat_session(http: Http, claim: SessionClaim, lease_ms: int) -> Renewal:
+    """Extend the lease of a turn."""
+    body = {**_proof(claim), "lease": lease_ms / 1000}
+    try:
+        return decode.renewal(await http.post(path("turns", claim.session, "heartbeat"), body))
+    except JobNotFound as error:
+        raise _lost(claim, error) from None
+
+
+@over_http(lease_operations.settle_session)
+async def settle_session(http: Http, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
+    """Settle the entries of a turn, all or none."""
+    body = {**_proof(claim), "outcomes": [encode.outcome(one, claim.tenant) for one in outcomes]}
+    try:
+        reply = await http.post(path("turns", claim.session, "settle"), body)
+    except JobNotFound as error:
+        raise _lost(claim, error) from None
+    return [decode.job(entry) for entry in reply["entries"]]
+
+
+@over_http(lease_operations.claim_of_turn)
+async def claim_of_turn(http: Http, lease: TurnLease) -> SessionClaim:
+    """Return the turn that *lease* proves; the write that follows checks it."""
+    held: list[Job] = []
+    for job_id, epoch in lease.entries:
+        row = row_of(await get(http, job_id, lease.tenant))
+        if row.session != lease.session:
+            raise JobNotFound(job_id)
+        held.append(Job(row._replace(epoch=epoch, lease_token=lease.lease_token)))
+    session = await get_session(http, lease.tenant, lease.session)
+    entry = held[0].entry
+    if entry is None:
+        raise JobNotFound(held[0].id)
+    about = (lease.session, lease.tenant, entry.entry_type, "", session.fencing_token)
+    return SessionClaim(*about, tuple(held), limits.LEASE_MS_DEFAULT)
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+@over_http(session_operations.get_session)
+async def get_session(http: Http, tenant: str, name: str) -> SessionInfo:
+    """Return one session."""
+    return _session(await http.get(path("sessions", name), {"tenant": tenant}))
+
+
+@over_http(session_operations.list_sessions)
+async def list_sessions(http: Http, tenant: str | None, after: str | None, limit: int) -> SessionPage:
+    """Return a page of sessions."""
+    reply = await http.get(path("sessions"), {"tenant": tenant, "after": after, "limit": limit})
+    return SessionPage(tuple(_session(one) for one in reply["sessions"]), reply["cursor"])
+
+
+def _session(one: Mapping[str, Any]) -> SessionInfo:
+    known = {name: value for name, value in one.items() if name != "lease_until_ms"}
+    return SessionInfo(**known, lease_until=optional_datetime_of(one["lease_until_ms"]))
+
+
+@over_http(lease_operations.cancel_waiting)
+async def cancel_waiting(http: Http, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
+    """Cancel all waiting entries of a session."""
+    try:
+        reply = await http.post(path("sessions", name, "cancel"), {"tenant": tenant}, repeatable=False)
+    except SessionNotFound:
+        return [], None
+    return reply["cancelled"], None
+
+
+@over_http(lease_operations.open_session)
+async def open_session(http: Http, opening: Opening) -> SessionLease:
+    """Become the owner of a session."""
+    body = {
+        "tenant": opening.tenant,
+        "worker": opening.worker,
+        "incarnation": opening.incarnation,
+        "lease": opening.lease_ms / 1000,
+        "take_over": opening.take_over,
+        "lease_token": opening.lease_token,
+    }
+    return _lease(await http.post(path("sessions", opening.session, "open"), body), opening.lease_ms)
+
+
+@over_http(lease_operations.renew_session)
+async def renew_session(http: Http, lease: SessionLease, lease_ms: int) -> SessionLease:
+    """Extend a session lease."""
+    body = {**_owner(lease), "lease": lease_ms / 1000}
+    return _lease(await http.post(path("sessions", lease.session, "renew"), body), lease_ms)
+
+
+@over_http(lease_operations.close_session)
+async def close_session(http: Http, lease: SessionLease) -> None:
+    """End a session lease."""
+    await http.post(path("sessions", lease.session, "close"), _owner(lease))
+
+
+def _owner(lease: SessionLease) -> dict[str, Any]:
+    return {"tenant": lease.tenant, "generation": lease.generation, "lease_token": lease.lease_token}
+
+
+def _lease(one: Mapping[str, Any], lease_ms: int) -> SessionLease:
+    about = (one["session"], one["tenant"], one["generation"], one["worker"], one["lease_token"])
+    return SessionLease(*about, lease_ms, datetime_of(one["lease_until_ms"]))

@@ -1,0 +1,287 @@
+"""`holdfast.connect("http://…")`: errors, retries, secrets, and workers that survive the death of their server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Done, Worker
+from holdfast.domain.access import Role
+from holdfast.domain.retry import RetryPolicy
+from holdfast.errors import (
+    Forbidden,
+    InvalidInput,
+    JobNotFound,
+    LeaseLost,
+    Misconfigured,
+    NotAuthenticated,
+    OutcomeUnknown,
+    StoreUnreachable,
+    UnknownKind,
+    WaitTimeout,
+)
+from holdfast.remote import connection
+from tests.support.serve_process import serving
+from tests.support.service import Server, wait_until
+
+SECRET = "hf_mvxgk3tdmfxgg2lb_" + "s" * 43
+
+
+def connected(server: Server, *roles: Role, **options: object) -> holdfast.Queue:
+    client = server.client(*(roles or ("admin",)), **options)  # type: ignore[arg-type]
+    return holdfast.connect(f"http://127.0.0.1:{server.port}", token=client.token)
+
+
+# --- errors and secrets --------------------------------------------------------------------------------------------
+
+
+def test_problems_are_the_errors_of_the_library(served: Server) -> None:
+    with connected(served) as queue:
+        with pytest.raises(JobNotFound) as missing:
+            queue.get("a/b?c")
+        assert (missing.value.job_id, str(missing.value)) == ("a/b?c", "no job 'a/b?c'")
+        with pytest.raises(UnknownKind):
+            queue.kinds.get("nothing")
+        queue.enqueue("a", job_id="one")
+        with pytest.raises(holdfast.errors.Conflict) as other:
+            queue.enqueue("b", job_id="one")
+        assert other.value.job_id == "one"
+        claim = queue.claim()
+        assert claim is not None
+        queue.cancel("one", force=True)
+        with pytest.raises(LeaseLost) as lost:
+            queue.heartbeat(claim)
+        assert (lost.value.job_id, lost.value.epoch) == ("one", 1)
+        with pytest.raises(WaitTimeout):
+            queue.wait(queue.enqueue("a").id, timeout=0.1)
+
+
+def test_a_token_limits_the_client_and_is_never_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with connected(server, "produce", tenant="acme", priority_max=5) as queue:
+        token = str(queue.store.address())
+        assert queue.enqueue("a").job.tenant == "acme"
+        with pytest.raises(Forbidden) as refused:
+            queue.enqueue("a", priority=9)
+        assert (refused.value.field, refused.value.limit) == ("priority", 5)
+        with pytest.raises(Forbidden) as other:
+            queue.claim()
+        shown = [repr(queue), repr(queue.store), queue.store.description(), str(other.value), caplog.text]
+        assert not any("hf_" in text for text in shown), token
+    url = f"http://127.0.0.1:{server.port}"
+    for wrong in (None, SECRET):
+        with holdfast.connect(url, token=wrong) as queue, pytest.raises(NotAuthenticated) as unknown:
+            queue.get("x")
+        assert "hf_mv" not in str(unknown.value)
+    with pytest.raises(InvalidInput, match="token") as invalid:
+        holdfast.connect(url, token="hf_\nx")
+    assert "hf_\n" not in str(invalid.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "field"),
+    [
+        ("http://", {}, "url"),
+        ("http://user:password@host", {}, "url"),
+        ("https://host/?x=1", {}, "url"),
+        ("http://host:x", {}, "url"),
+        ("http://host", {"schema": "other"}, "schema"),
+        ("http://host", {"durability": "relaxed"}, "durability"),
+        ("http://host", {"codec": object()}, "codec"),
+        ("http://host", {"migrate": False}, "migrate"),
+        ("jobs.db", {"token": "hf_x"}, "token"),
+    ],
+)
+def test_a_wrong_url_or_option_is_named(url: str, options: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        holdfast.connect(url, **options)  # type: ignore[arg-type]
+    assert refused.value.field == field
+    assert "password@" not in str(refused.value)
+
+
+def test_what_needs_the_store_itself_says_so(server: Server) -> None:
+    with connected(server) as queue:
+        for call in (
+            lambda: queue.transaction().__enter__(),
+            lambda: queue.within(None),
+            queue.migrate,
+            queue.admin.report,
+            queue.admin.tokens.list,
+        ):
+            with pytest.raises(Misconfigured, match="not available over HTTP"):
+                call()
+
+
+# --- retries -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def cutting(requests: list[bytes]) -> Iterator[str]:
+    """Serve a port that reads each request and closes the connection without an answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            with accepted:
+                requests.append(accepted.recv(65_536))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_a_lost_answer_is_asked_for_again_only_if_that_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "RETRIES", RetryPolicy(first=0.001, last=0.001, calls=3))
+    calls: list[tuple[Callable[[holdfast.Queue], object], int]] = [
+        (lambda queue: queue.enqueue("a"), 3),
+        (lambda queue: queue.claim(), 3),
+        (lambda queue: queue.requeue("x"), 1),
+        (lambda queue: queue.admin.requeue_many(["x"]), 1),
+    ]
+    for call, sent in calls:
+        requests: list[bytes] = []
+        with cutting(requests) as url, holdfast.connect(url) as queue:
+            with pytest.raises(OutcomeUnknown):
+                call(queue)
+            assert len(requests) == sent
+            # The body may follow in a packet of its own.
+            assert len({request.partition(b"\r\n\r\n")[2] for request in requests} - {b""}) <= 1
+    requests = []
+    with cutting(requests) as url, holdfast.connect(url) as queue:
+        with pytest.raises(StoreUnreachable):
+            queue.get("x")
+        assert len(requests) == 3
+
+
+def test_a_server_that_does_not_listen_is_unreachable_and_one_that_starts_in_time_is_used(server: Server) -> None:
+    queue = connected(server)
+    server.stop()
+    with pytest.raises(StoreUnreachable):
+        queue.requeue("x")
+    starting = threading.Timer(0.2, server.start)
+    starting.start()
+    enqueued = queue.enqueue("a")
+    starting.join()
+    assert (enqueued.created, queue.get(enqueued.id).state) == (True, "ready")
+    queue.close()
+
+
+def test_an_enqueue_whose_answer_was_lost_is_stored_once_and_created(server: Server) -> None:
+    with connected(server) as queue:
+        first = queue.enqueue("a", job_id="chosen")
+        assert (first.created, queue.enqueue("a", job_id="chosen").created) == (True, False)
+
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_waits_for_jobs_results_and_output(server: Server) -> None:
+    with connected(server) as queue, connected(server) as worker:
+        claims: list[holdfast.Claim | None] = []
+        waiting = threading.Thread(target=lambda: claims.append(worker.claim(wait=20)))
+        waiting.start()
+        enqueued = queue.enqueue("a")
+        waiting.join()
+        [claim] = claims
+        assert claim is not None
+        worker.emit(claim, "hello")
+        chunks = queue.stream(enqueued.id, timeout=20)
+        assert next(chunks).text == "hello"
+        settling = threading.Timer(0.2, lambda: worker.settle(claim, Done({"ok": True})))
+        settling.start()
+        assert enqueued.result(timeout=20) == {"ok": True}
+        assert list(chunks) == []
+        settling.join()
+
+
+def test_a_cancelled_claim_leaves_its_job_to_others(server: Server) -> None:
+    async def scenario() -> None:
+        token = server.client("admin").token
+        async with holdfast.connect_async(f"http://127.0.0.1:{server.port}", token=token) as queue:
+            claiming = asyncio.create_task(queue.claim(wait=30))
+            await asyncio.sleep(0.3)
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            await queue.enqueue("a")
+            claim = await queue.claim(wait=20)
+            assert claim is not None
+            assert claim.job.attempt == 1
+
+    asyncio.run(scenario())
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_runs_tasks_registers_and_publishes_them(server: Server) -> None:
+    with connected(server) as queue:
+
+        @queue.task("add")
+        def add(left: int, right: int) -> int:
+            return left + right
+
+        @queue.task("greet")
+        async def greet(context: holdfast.Context, name: str) -> str:
+            context.emit("hello ")
+            await asyncio.sleep(0)
+            return name
+
+        with Worker(queue, worker="remote").running():
+            enqueued = add.enqueue(1, 2)
+            assert enqueued.result(timeout=20) == 3
+            greeted = greet.enqueue("Ada")
+            assert greeted.result(timeout=20) == "Ada"
+            assert [chunk.text for chunk in queue.output(greeted.id)] == ["hello "]
+            wait_until(lambda: [one.worker for one in server.queue.admin.workers()] == ["remote"])
+            wait_until(lambda: server.queue.kinds.get("add").published_by == "remote")
+        assert server.queue.admin.workers() == []
+
+
+@pytest.mark.slow("it starts, kills and restarts processes")
+def test_a_worker_survives_the_death_of_its_server_and_loses_and_repeats_no_job(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    count = 60
+    runs: dict[int, int] = {}
+    with serving(path, "--tokens", "off") as first:
+        queue = holdfast.connect(f"http://127.0.0.1:{first.port}")
+
+        @queue.task("count")
+        async def run(number: int) -> int:
+            runs[number] = runs.get(number, 0) + 1
+            await asyncio.sleep(0.02)
+            return number
+
+        run_jobs = [run.new(number) for number in range(count)]
+        enqueued = queue.enqueue_many(run_jobs)
+        with Worker(queue, concurrency=4, lease=20).running():
+            wait_until(lambda: len(runs) > 10)
+            first.end(signal.SIGKILL)
+            with serving(path, "--tokens", "off", "--port", str(first.port)):
+                for one in enqueued:
+                    assert one.result(timeout=60) == int(one.job.payload["number"])
+        queue.close()
+    with holdfast.connect(path) as local:
+        jobs = [local.get(one.id) for one in enqueued]
+        assert {job.state for job in jobs} == {"done"}
+        outcomes = [[attempt.outcome for attempt in local.attempts(job.id)] for job in jobs]
+        assert all(listed.count("done") == 1 for listed in outcomes), outcomes
+        # None ran twice: the worker held its leases over the restart.
+        assert set(runs.values()) == {1}

@@ -1,0 +1,65 @@
+"""A server process for the conformance suite: it serves one SQLite file after the other.
+
+Standard input has a line for each: the path of the file to serve, or nothing to close it. An answer follows each; the
+first is the port. Starting a server for every test would take longer than most of the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
+
+import holdfast
+from holdfast.service import server
+from holdfast.service.app import make_app
+from holdfast.service.protocol import watched
+from holdfast.service.settings import ServiceSettings
+
+SETTINGS = ServiceSettings(tokens=False)
+
+
+class Current:
+    """The application of the current file."""
+
+    def __init__(self) -> None:
+        self.app: Starlette | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.app is not None
+        await self.app(scope, receive, send)
+
+
+async def obey(current: Current) -> None:
+    """Serve the files that standard input names until it ends."""
+    while path := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        queue = holdfast.connect_async(path)
+        app = make_app(queue, SETTINGS)
+        async with app.router.lifespan_context(app):
+            current.app = app
+            print("serving", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+        await queue.close()
+        print("closed", flush=True)
+
+
+async def main() -> None:
+    """Listen, and obey."""
+    current = Current()
+    listener = server.listen("127.0.0.1", 0)
+    config = uvicorn.Config(
+        current, http=watched(SETTINGS), ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    serving = uvicorn.Server(config)
+    print(listener.getsockname()[1], flush=True)
+    task = asyncio.create_task(serving.serve(sockets=[listener]))
+    await obey(current)
+    serving.should_exit = True
+    await task
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
