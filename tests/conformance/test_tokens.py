@@ -97,7 +97,7 @@ def test_changes_of_tokens_are_recorded_with_the_actor_and_without_the_secret(qu
         ("ada@host", "token.create", created.token.id),
     ]
     assert log[2].detail == {"name": "billing", "roles": ["produce"], "tenant": "acme"}
-    assert created.text.rpartition("_")[2] not in repr(log)
+    assert created.text.split("_", 2)[2] not in repr(log)
 
 
 def test_the_audit_log_is_read_in_pages_newest_first(queue: Queue) -> None:

@@ -327,6 +327,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
 
         notifier = queue.store.notifier
         joined = queue.store.joined
+        translate = queue.store.translate
 
         def write(self, operation: Any, plain: Any = None) -> Any:
             answer = queue.store.write(operation, plain)
