@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import socket
@@ -12,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import holdfast
 from holdfast import Done, Worker
+from holdfast.cli.root import root
 from holdfast.domain.access import Role
 from holdfast.domain.retry import RetryPolicy
 from holdfast.errors import (
@@ -85,6 +88,20 @@ def test_a_token_limits_the_client_and_is_never_shown(server: Server, caplog: py
     with pytest.raises(InvalidInput, match="token") as invalid:
         holdfast.connect(url, token="hf_\nx")
     assert "hf_\n" not in str(invalid.value)
+
+
+def test_the_command_line_works_over_http(server: Server) -> None:
+    token = server.client("admin").token
+    environment = {"HOLDFAST_URL": f"http://127.0.0.1:{server.port}", "HOLDFAST_TOKEN": str(token)}
+    runner = CliRunner(env=environment)
+
+    assert "enqueued" in runner.invoke(root, ["enqueue", "mail", '{"to": "ada"}']).stdout
+    listed = runner.invoke(root, ["jobs", "list", "--json"])
+    assert json.loads(listed.stdout)["jobs"][0]["payload"] == {"to": "ada"}
+    refused = runner.invoke(root, ["doctor"])
+    assert (refused.exit_code, "not available over HTTP" in refused.stderr) == (2, True)
+    without = CliRunner(env={**environment, "HOLDFAST_TOKEN": None}).invoke(root, ["stats"])
+    assert "set HOLDFAST_TOKEN" in without.stderr
 
 
 @pytest.mark.parametrize(

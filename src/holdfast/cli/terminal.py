@@ -74,9 +74,12 @@ class Terminal:
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
         """Open the queue for one command. If it does not exist, create it or raise, depending on *create*."""
-        queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
-        if not create:
-            self._check_exists()
+        if self.url.startswith(("http://", "https://")):
+            queue = holdfast.connect(self.url)
+        else:
+            queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
+            if not create:
+                self._check_exists()
         try:
             yield queue
         finally:

@@ -49,6 +49,8 @@ def error_of(document: Mapping[str, Any]) -> HoldfastError:
         return InvalidInput(str(field), detail)
     if issubclass(kind, EventsPruned):
         return EventsPruned(str(document["cursor"]))
+    if issubclass(kind, NotAuthenticated):
+        return NotAuthenticated(f"{detail}; pass token=… to connect, or set HOLDFAST_TOKEN")
     # The constructors make the message from their arguments, but the document has the whole message.
     error = kind.__new__(kind)
     if issubclass(kind, Refused) and not issubclass(kind, Forbidden) and field is not None:
