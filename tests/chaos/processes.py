@@ -6,12 +6,13 @@ milliseconds, the start of an interpreter half a second.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -92,9 +93,9 @@ class Child:
 
 
 def stop(pid: int) -> None:
-    """Stop a process and wait until it is stopped: until then, its threads may run on."""
+    """Stop a process and wait until each of its threads is stopped: until then, a thread may run on."""
     os.kill(pid, signal.SIGSTOP)
-    while _state(pid) not in "TZX":
+    while any(state not in "TZX" for state in _states(pid)):
         os.sched_yield()
 
 
@@ -108,9 +109,12 @@ def gate_is_free(database: str) -> bool:
         return True
 
 
-def _state(pid: int) -> str:
-    """Return the kernel's state letter of a process, which follows the name in parentheses."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+def _states(pid: int) -> Iterator[str]:
+    """Yield the kernel's state letter of each thread of a process, which follows the name in parentheses."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        # A thread may end in between.
+        with contextlib.suppress(OSError):
+            yield thread.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
 
 
 def keep_errors(file: Path) -> None:

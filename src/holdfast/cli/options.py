@@ -55,7 +55,7 @@ def _common_options(*, opens_store: bool = True) -> list[click.Parameter]:
             is_eager=True,
             callback=_set_url,
             hidden=not opens_store,
-            help="The path of a SQLite file, or postgresql://…. Default: $HOLDFAST_URL, else holdfast.db.",
+            help="A SQLite file, postgresql://…, or http://… of a server. Default: $HOLDFAST_URL, else holdfast.db.",
         ),
         click.Option(
             ["--schema"],
