@@ -28,7 +28,7 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones, those of the service and of our tools (about 7 minutes on two cores)
+test: ## Run the tests, except the long ones, those of the service and of our tools (about 5 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
 	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness --ignore tests/service

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 import holdfast
 from tests.project.sources import PACKAGE, ROOT, Module, assert_none, modules
 
@@ -36,6 +38,7 @@ def _functions(module: Module) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.slow("it parses all sources")
 def test_no_function_is_too_long() -> None:
     functions = [found for module in modules() for found in _functions(module)]
 

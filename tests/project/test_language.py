@@ -61,6 +61,7 @@ def findings(text: str) -> Iterator[str]:
             yield f"line {line}: {' '.join(found[0].split())!r}; write {instead}"
 
 
+@pytest.mark.slow("it reads all texts")
 def test_text_and_names_use_plain_technical_terms() -> None:
     assert_none(
         f"{path.relative_to(ROOT)}, {finding}"

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.project.sources import Module, assert_none, imports, modules, texts
 
 LAYERS = [
@@ -75,6 +77,7 @@ def _wrong_imports(module: Module) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow("it parses all sources")
 def test_a_module_imports_only_its_own_layer_and_those_below() -> None:
     assert_none((module.name, wrong) for module in modules() if module.layer and (wrong := _wrong_imports(module)))
 

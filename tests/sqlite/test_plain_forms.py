@@ -148,7 +148,7 @@ steps = st.one_of(
 
 
 @pytest.mark.slow("dozens of random histories run on two stores")
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.lists(steps, max_size=25))
 def test_plain_and_full_forms_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:

@@ -233,6 +233,7 @@ def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None
     assert (job.state, job.epoch, job.result) == ("done", 1, "in time")
 
 
+@pytest.mark.slow("leases end by the real clock")
 def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness: Harness) -> None:
     queue, time = harness.open(), Time(harness)
     started, proceed = threading.Event(), threading.Event()

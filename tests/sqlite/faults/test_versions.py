@@ -94,6 +94,7 @@ def _run(code: Path, path: Path, name: str, rounds: int) -> Any:
     return _end(_start(code, path, name, rounds))
 
 
+@pytest.mark.slow("two versions run in processes")
 def test_an_older_version_works_beside_a_newer_one_on_its_schema(path: Path, current: Path, newer: Path) -> None:
     assert _run(current, path, "first", 5)["error"] is None
     started = [_start(current, path, "old", 60), _start(newer, path, "new", 60), _start(current, path, "late", 60)]
@@ -115,6 +116,7 @@ def test_an_older_version_works_beside_a_newer_one_on_its_schema(path: Path, cur
     assert complaints(str(path), history) == []
 
 
+@pytest.mark.slow("two versions run in processes")
 def test_a_version_that_is_too_old_is_refused_and_changes_nothing(
     path: Path, current: Path, newer: Path, breaking: Path
 ) -> None:
