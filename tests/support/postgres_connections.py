@@ -28,7 +28,12 @@ def keep(schema: str, store: PostgresStore) -> None:
 
 def reuse(schema: str, store: PostgresStore) -> None:
     """Give the usable stored connections to *store*, and let it check the schema through one of them."""
-    idle = [connection for connection in _idle.pop((os.getpid(), schema), ()) if _usable(connection)]
+    idle = []
+    for connection in _idle.pop((os.getpid(), schema), ()):
+        if _usable(connection):
+            idle.append(connection)
+        else:
+            connection.close()
     if idle:
         store._connector._examine(idle[0])
         store._connector._ready = True

@@ -6,6 +6,7 @@ that a test has altered, or that is still in use, is dropped instead.
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 import uuid
@@ -65,6 +66,11 @@ class _State:
         cursor = self._connection.execute(query)
         return cursor.fetchall() if cursor.description is not None else []
 
+    def close(self) -> None:
+        """Close the connection, unless a parent process owns it."""
+        if self._connection is not None and self.process == os.getpid():
+            self._connection.close()
+
 
 _states = [_State()]
 
@@ -74,6 +80,11 @@ def _state() -> _State:
     if _states[-1].process != os.getpid():
         _states.append(_State())
     return _states[-1]
+
+
+@atexit.register
+def _close() -> None:
+    _states[-1].close()
 
 
 def take() -> str:
