@@ -87,19 +87,31 @@ class SqliteTransaction(SqlTransaction):
     async def query(
         self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
-        """Run one named statement; never suspends."""
+        """Run one named statement."""
         if many is None:
             return await self._send(*self._bind(name, values), name)
+        return [(await self._send_many(name, many),)]
+
+    # The next three send statements. On a sync connection they never suspend.
+
+    async def _send_many(self, name: QueryName, rows: Sequence[Row]) -> int:
+        """Run a statement for each of *rows* and return how many rows it changed."""
         self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
-        cursor.executemany(QUERIES[name], many)
-        return [(cursor.rowcount,)]
+        return cursor.executemany(QUERIES[name], rows).rowcount
 
     async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
         self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
         cursor.execute(text, values)
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
+
+    async def _insert(self, name: QueryName, values: Row) -> int | None:
+        """Insert a row and return its number, or None if it was ignored."""
+        self._observe(name)
+        cursor: sqlite3.Cursor = self._cursor
+        cursor.execute(QUERIES[name], values)
+        return cursor.lastrowid if cursor.rowcount else None
 
     # --- plain forms ------------------------------------------------------------------------------------------------
 
@@ -137,13 +149,6 @@ class SqliteTransaction(SqlTransaction):
         if len(payload) > _PAYLOAD_CHARS_MAX:
             await self.query("job_insert_body", many=[(seq, payload)])
         return new_job(new, seq, fair_key, now)
-
-    async def _insert(self, name: QueryName, values: Row) -> int | None:
-        """Insert a row and return its number, or None if it was ignored."""
-        self._observe(name)
-        cursor: sqlite3.Cursor = self._cursor
-        cursor.execute(QUERIES[name], values)
-        return cursor.lastrowid if cursor.rowcount else None
 
     async def select_plain(self, request: ClaimRequest) -> tuple[RoutingTable, ReadyJobs] | None:
         """Read the next jobs by one statement, if the cached routing is current and no maintenance is due."""
@@ -410,15 +415,10 @@ class AioSqliteTransaction(SqliteTransaction):
 
     __slots__ = ()
 
-    async def query(
-        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
-    ) -> Rows:
-        """Run one named statement, awaiting it."""
-        if many is None:
-            return await self._send(*self._bind(name, values), name)
+    async def _send_many(self, name: QueryName, rows: Sequence[Row]) -> int:
         self._observe(name)
-        await self._cursor.executemany(QUERIES[name], many)
-        return [(self._cursor.rowcount,)]
+        await self._cursor.executemany(QUERIES[name], rows)
+        return int(self._cursor.rowcount)
 
     async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
         self._observe(name)
