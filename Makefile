@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-service test-tools test-long check test-pythons bench bench-quick clean
+.PHONY: help demo test test-cli test-service test-gateway test-tools test-long check test-pythons bench bench-quick bench-service bench-gateway clean
 
 # Without bytecode files every test process and every program that a test starts would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,18 +28,26 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones, those of the service and of our tools (about 5 minutes on two cores)
+test: ## Run the tests of the library, except the long ones (about 5 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
-	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness --ignore tests/service
+	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service gateway bench harness project type_checks)
+
+test-cli: ## Run the tests of the command line (1 minute)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long" tests/cli
 
 test-service: ## Run the tests of the HTTP service (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/conformance
 
-test-tools: ## Run the tests of our own tools: the benchmarks and the test servers (1 minute)
+test-gateway: ## Run the tests of the model gateway (4 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" tests/bench tests/harness
+	$(BIN)/python $(PYTEST) -m "not long" tests/gateway
+
+test-tools: ## Run the tests of docs, project rules and our own tools: benchmarks, test servers (2 minutes)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long" $(addprefix tests/,bench harness project type_checks)
 
 test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
@@ -66,6 +74,14 @@ bench-quick: ## Run the bench at a twentieth of its size
 	@bench/node/install
 	@bench/postgres/prepare
 	$(BIN)/python -m bench --scale 0.05 --rounds 3 $(BENCH)
+
+bench-service: ## Measure the HTTP service beside an empty handler, on an otherwise idle machine (2 minutes)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
+	$(BIN)/python -m bench.service --json bench/results/service.json $(BENCH)
+
+bench-gateway: ## Measure the model gateway beside direct calls, on an otherwise idle machine (2 minutes)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
+	$(BIN)/python -m bench.gateway --json bench/results/gateway.json $(BENCH)
 
 clean: ## Remove environments, caches and build output
 	rm -rf $(VENV) .venv-* .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

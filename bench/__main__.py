@@ -16,8 +16,7 @@ from bench import claim_cost, machine, sessions
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.docs_writer import write_page
-from bench.isolation import JOBS as ISOLATED_JOBS
-from bench.isolation import run_isolation
+from bench.isolation import JOBS as ISOLATED_JOBS, run_isolation
 from bench.memory import run_memory
 from bench.pickup import run_pickup
 from bench.postgres import claim_cost as postgres_claim_cost
@@ -27,8 +26,7 @@ from bench.registry import absent, all_candidates
 from bench.results import NAMES, Results, store
 from bench.rounds import POSTGRES_PLANS, SQLITE_PLANS, Log, run_scenarios, scaled
 from bench.terminal import show
-from bench.worker import JOBS as WORKER_JOBS
-from bench.worker import on_files, run_worker
+from bench.worker import JOBS as WORKER_JOBS, on_files, run_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("scenarios", "pickup", "claims", "memory", "pinned", "worker", "sessions", "isolation")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from bench import baselines, holdfast_candidates, peer_candidates, plainjob
 from bench.candidates import Candidate, Engine
-from bench.postgres import holdfast_candidates as postgres_candidates
-from bench.postgres import peer_candidates as postgres_peers
-from bench.postgres import pgbench
+from bench.postgres import holdfast_candidates as postgres_candidates, peer_candidates as postgres_peers, pgbench
 
 
 def all_candidates(engine: Engine) -> list[Candidate]:

@@ -57,7 +57,7 @@ def reply(text: str) -> str:
     return text
 
 
-def say(text: str) -> holdfast.Enqueued[Any]:
+def say(text: str) -> holdfast.types.Enqueued[Any]:
     print(f"user: {text}")
     if text == "/forget":
         return forget.enqueue(session=CHAT)

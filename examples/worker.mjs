@@ -39,6 +39,7 @@ async function call(path, body, signal) {
       if (response.status < 500 && response.status !== 408) throw new Refused(`${answer.code}: ${answer.detail}`);
     } catch (error) {
       if (error instanceof Refused || signal?.aborted) throw error;
+      if (pause === 100) console.error(`${url}: ${error.cause?.message ?? error.message}; trying again`);
     }
     await sleep(pause * (0.5 + Math.random()));
   }
@@ -90,4 +91,9 @@ async function work() {
   }
 }
 
-await Promise.all(Array.from({ length: concurrency }, work));
+try {
+  await Promise.all(Array.from({ length: concurrency }, work));
+} catch (error) {
+  console.error(error.message);
+  process.exit(1);
+}

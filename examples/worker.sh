@@ -3,16 +3,16 @@
 #   HOLDFAST_URL=http://127.0.0.1:8040 HOLDFAST_TOKEN=hf_… examples/worker.sh KIND COMMAND [ARGUMENT…]
 # It needs curl and jq 1.6. On SIGTERM it finishes its job. docs/service-workers.md describes the protocol.
 set -u
-kind=$1 && shift
+kind=${1:?the KIND is missing} && shift && : "${1:?the COMMAND is missing}"
 folder=$(mktemp -d) start=$PWD stop=
 trap 'rm -rf "$folder"' EXIT
 trap 'stop=1' TERM INT
 
 call() { # call PATH BODY ANSWER: send BODY until the service answers, which is safe; fail unless it accepts
     while :; do
-        status=$(curl -s -m 60 -o "$3" -w '%{http_code}' "$HOLDFAST_URL/v1/$1" --data-binary "@$2" \
+        status=$(curl -sS -m 60 -o "$3" -w '%{http_code}' "$HOLDFAST_URL/v1/$1" --data-binary "@$2" \
             -H @headers -H 'Content-Type: application/json')
-        case $status in 000 | 408 | 429 | 5??) [ "$1$stop" != claims1 ] && sleep 0.5 || return 1 ;; *) break ;; esac
+        case $status in '' | 000 | 408 | 429 | 5??) [ "$1$stop" != claims1 ] && sleep 0.5 || return 1 ;; *) break ;; esac
     done
     [ "$status" = 200 ] || { cat "$3" >&2 && false; }
 }

@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # So does nohup with hangups. A handler, unlike SIG_IGN, is not inherited by what the tests start.
         signal.signal(signal.SIGHUP, lambda *_: None)
     config.pluginmanager.register(order)
+    # Nothing that collecting creates is garbage.
+    gc.disable()
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
         if MEMORY_FOLDER is not None and config.getoption("hypothesis_profile") != "thorough":
@@ -63,6 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from visiting all tests again and again: that took a sixth of the time of a run."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -17,16 +17,13 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from holdfast import errors, types
-    from holdfast.client.async_api.enqueued import AsyncEnqueued
     from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
     from holdfast.client.connect import connect, connect_async
     from holdfast.client.middleware import Middleware
-    from holdfast.client.sync_api.enqueued import Enqueued
     from holdfast.client.sync_api.queue import Queue, Transaction
     from holdfast.domain.artifacts import Artifact
     from holdfast.domain.backoff import Backoff
     from holdfast.domain.claims import Claim, Lease
-    from holdfast.domain.clock import Clock
     from holdfast.domain.codec import Codec
     from holdfast.domain.errors import (
         Conflict,
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.domain.job import Job
     from holdfast.domain.new_job import NewJob
     from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released
-    from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
+    from holdfast.domain.session_claims import TurnLease
     from holdfast.tasks.context import Context
     from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
     from holdfast.tasks.decorators import AsyncTasks, Tasks
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
-    "AsyncEnqueued",
     "AsyncQueue",
     "AsyncSessionContext",
     "AsyncTasks",
@@ -62,14 +58,12 @@ __all__ = [
     "Backoff",
     "Cancelled",
     "Claim",
-    "Clock",
     "Codec",
     "Conflict",
     "Context",
     "Defer",
     "Deferred",
     "Done",
-    "Enqueued",
     "Fail",
     "Failed",
     "HoldfastError",
@@ -88,9 +82,7 @@ __all__ = [
     "Refused",
     "Released",
     "Retry",
-    "SessionClaim",
     "SessionContext",
-    "SessionLease",
     "Tasks",
     "Transaction",
     "TurnLease",
@@ -107,16 +99,13 @@ __all__ = [
 
 # The imports above at run time: the names of each module.
 _NAMES_BY_MODULE = {
-    "client.async_api.enqueued": "AsyncEnqueued",
     "client.async_api.queue": "AsyncQueue AsyncTransaction",
     "client.connect": "connect connect_async",
     "client.middleware": "Middleware",
-    "client.sync_api.enqueued": "Enqueued",
     "client.sync_api.queue": "Queue Transaction",
     "domain.artifacts": "Artifact",
     "domain.backoff": "Backoff",
     "domain.claims": "Claim Lease",
-    "domain.clock": "Clock",
     "domain.codec": "Codec",
     "domain.errors": (
         "Conflict HoldfastError InvalidInput JobFailed JobNotFound "
@@ -125,7 +114,7 @@ _NAMES_BY_MODULE = {
     "domain.job": "Job",
     "domain.new_job": "NewJob",
     "domain.outcomes": "Deferred Done Failed Outcome Released",
-    "domain.session_claims": "SessionClaim SessionLease TurnLease",
+    "domain.session_claims": "TurnLease",
     "tasks.context": "Context",
     "tasks.control_flow": "Cancelled Defer Fail Retry",
     "tasks.decorators": "AsyncTasks Tasks",

@@ -1,5 +1,5 @@
 """`python -m holdfast`: the same as the command `holdfast`."""
 
-from holdfast.cli.entry import main
+from holdfast.cli import entry
 
-main()
+entry.main()

@@ -19,6 +19,7 @@ from holdfast.domain.errors import (
     OutcomeUnknown,
     ReadOnlyStore,
     Refused,
+    ScheduleNotFound,
     SchemaMismatch,
     SessionNotFound,
     StoreBusy,
@@ -31,6 +32,7 @@ from holdfast.domain.errors import (
     UnsupportedStore,
     UploadNotFound,
     WaitTimeout,
+    WebhookNotFound,
     WorkerNotFound,
 )
 
@@ -53,6 +55,7 @@ __all__ = [
     "OutcomeUnknown",
     "ReadOnlyStore",
     "Refused",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "SessionNotFound",
     "StoreBusy",
@@ -65,5 +68,6 @@ __all__ = [
     "UnsupportedStore",
     "UploadNotFound",
     "WaitTimeout",
+    "WebhookNotFound",
     "WorkerNotFound",
 ]

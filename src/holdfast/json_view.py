@@ -1,37 +1,33 @@
 """Convert results to JSON documents: snake_case keys, timestamps as `*_at_ms`; no lease tokens and no digests."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.sync_api.enqueued import Enqueued
-from holdfast.domain import strict_json
-from holdfast.domain.access import AuditEntry, Token
-from holdfast.domain.artifacts import Upload
+from holdfast.domain import (
+    access,
+    artifacts,
+    backoff as backoff_settings,
+    events,
+    kinds,
+    output,
+    results,
+    routing,
+    schedules,
+    session_claims,
+    strict_json,
+    validation,
+    webhooks,
+)
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
-from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
-from holdfast.domain.job import Attempt, Job, row_of
-from holdfast.domain.kinds import Kind
-from holdfast.domain.output import OutputChunk
-from holdfast.domain.results import (
-    ArtifactInfo,
-    CancelReport,
-    Finding,
-    Pruned,
-    Requeued,
-    SessionInfo,
-    Tally,
-    WorkerInfo,
-)
-from holdfast.domain.routing import Lane
+from holdfast.domain.job import Attempt, Job, JobRow, row_of, shown_payload
 from holdfast.domain.serving import Unserved
-from holdfast.domain.session_claims import SessionClaim, SessionLease
-from holdfast.domain.validation import milliseconds_of
+from holdfast.domain.strict_json import quoted
 from holdfast.worker.status import WorkerStatus
 
 Document: TypeAlias = dict[str, Any]
@@ -39,50 +35,58 @@ Document: TypeAlias = dict[str, Any]
 
 def job(one: Job) -> Document:
     """Return the public fields of a job."""
-    return {
-        "id": one.id,
-        "number": one.number,
-        "state": one.state,
-        "kind": one.kind,
-        "lane": one.lane,
-        "tenant": one.tenant,
-        "priority": one.priority,
-        "affinity": one.affinity,
-        "requires": list(one.requires),
-        "payload": _stored(row_of(one).payload_json),
-        "result": _stored(row_of(one).result_json),
-        "failure": failure(one.failure),
-        "headers": one.headers,
-        "tags": one.tags,
-        "enqueued_at_ms": _timestamp(one.enqueued_at),
-        "due_at_ms": _timestamp(one.due_at),
-        "deadline_at_ms": _timestamp(one.deadline_at),
-        "started_at_ms": _timestamp(one.started_at),
-        "finished_at_ms": _timestamp(one.finished_at),
-        "lease_until_ms": _timestamp(one.lease_until),
-        "attempt": one.attempt,
-        "max_attempts": one.max_attempts,
-        "backoff": backoff(one.backoff),
-        "epoch": one.epoch,
-        "worker": one.worker,
-        "incarnation": one.incarnation,
-        "outcome": one.outcome,
-        "phase": one.phase,
-        "percent": one.percent,
-        "cancel_requested": one.cancel_requested,
-        "suspect": one.suspect,
-        "deferrals": one.deferrals,
-        "releases": one.releases,
-        "dedupe_key": one.dedupe_key,
-        "dedupe_scope": _dedupe_scope(one),
-        "events": "all" if row_of(one).record_all else "terminal",
-        "entry": entry(one),
-    }
+    document: Document = strict_json.decode(job_text(one))
+    return document
 
 
-def _stored(text: str | None) -> Any:
-    """Return a payload or result as it is stored: an encoded one stays encoded."""
-    return None if text is None else strict_json.decode(text)
+def job_text(one: Job) -> str:
+    """Return the public fields of a job as JSON text.
+
+    Written as text, because every answer of the service about a job has it: payload, result and tags are stored as
+    JSON and are copied, neither decoded nor encoded. An encoded payload or result stays encoded.
+    """
+    row = row_of(one)
+    name, number = _name, _number
+    return (
+        f'{{"id":{quoted(row.id)},"number":{row.seq},"state":"{row.state}","kind":{quoted(row.kind)}'
+        f',"lane":{quoted(row.lane)},"tenant":{quoted(row.tenant)},"priority":{row.priority}'
+        f',"affinity":{name(row.affinity)},"requires":{row.requires_json},"payload":{shown_payload(row)}'
+        f',"result":{"null" if row.result_json is None else row.result_json}'
+        f',"failure":{_optional(failure(row.failure))},"headers":{row.headers_json},"tags":{row.tags_json}'
+        f',"enqueued_at_ms":{row.enqueued_at_ms},"due_at_ms":{row.due_at_ms}'
+        f',"deadline_at_ms":{number(row.deadline_at_ms)},"started_at_ms":{number(row.started_at_ms)}'
+        f',"finished_at_ms":{number(row.finished_at_ms)},"lease_until_ms":{number(row.lease_until_ms)}'
+        f',"attempt":{row.attempt},"max_attempts":{row.max_attempts},"backoff":{_backoff(row.backoff_json)}'
+        f',"epoch":{row.epoch},"worker":{name(row.worker)},"incarnation":{name(row.incarnation)}'
+        f',"outcome":{name(row.outcome)},"phase":{name(row.phase)},"percent":{number(row.percent)}'
+        f',"cancel_requested":{_flag(row.cancel_requested)},"suspect":{_flag(row.suspect)}'
+        f',"deferrals":{row.deferrals},"releases":{row.releases},"dedupe_key":{name(row.dedupe_key)}'
+        f',"dedupe_scope":{name(_dedupe_scope(row))},"events":"{"all" if row.record_all else "terminal"}"'
+        f',"parent":{name(row.parent)},"root":{quoted(row.root or row.id)},"entry":{_optional(entry(one))}}}'
+    )
+
+
+def _name(value: str | None) -> str:
+    return "null" if value is None else quoted(value)
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else repr(value)
+
+
+def _flag(value: int) -> str:
+    return "true" if value else "false"
+
+
+def _optional(document: Document | None) -> str:
+    return "null" if document is None else strict_json.compact(document)
+
+
+@lru_cache(100)
+def _backoff(text: str | None) -> str:
+    return strict_json.compact(
+        backoff(backoff_settings.DEFAULT if text is None else backoff_settings.from_json(text))
+    )
 
 
 def entry(one: Job) -> Document | None:
@@ -122,17 +126,17 @@ def attempt(one: Attempt) -> Document:
     }
 
 
-def artifact(one: ArtifactInfo) -> Document:
+def artifact(one: results.ArtifactInfo) -> Document:
     """Return the properties of an artifact, without its content."""
     return _with_timestamps(one)
 
 
-def upload(one: Upload) -> Document:
+def upload(one: artifacts.Upload) -> Document:
     """Return an upload, without its bytes."""
     return _with_timestamps(one)
 
 
-def output_chunk(one: OutputChunk) -> Document:
+def output_chunk(one: output.OutputChunk) -> Document:
     """Return one chunk of a job's output."""
     return {
         "number": one.number,
@@ -143,7 +147,7 @@ def output_chunk(one: OutputChunk) -> Document:
     }
 
 
-def event(one: Event) -> Document:
+def event(one: events.Event) -> Document:
     """Return one event, with its cursor."""
     return {
         "cursor": one.cursor,
@@ -164,7 +168,12 @@ def enqueued(one: Enqueued[Any] | AsyncEnqueued[Any]) -> Document:
     return {"created": one.created, "job": job(one.job)}
 
 
-def kind(one: Kind) -> Document:
+def enqueued_text(one: Enqueued[Any] | AsyncEnqueued[Any]) -> str:
+    """Return what `enqueued` does, as JSON text."""
+    return f'{{"created":{_flag(one.created)},"job":{job_text(one.job)}}}'
+
+
+def kind(one: kinds.Kind) -> Document:
     """Return a kind with what workers published about it."""
     return {
         "name": one.name,
@@ -181,17 +190,17 @@ def kind(one: Kind) -> Document:
     }
 
 
-def lane(one: Lane) -> Document:
+def lane(one: routing.Lane) -> Document:
     """Return a lane with its settings."""
     return {"name": one.name, "state": one.state, "order": one.order, "events": one.events, "backoff": one.backoff}
 
 
-def requeued(one: Requeued) -> Document:
+def requeued(one: results.Requeued) -> Document:
     """Return the ids of requeued jobs, and the skipped ones with the reason."""
     return {"requeued": one.requeued, "skipped": [asdict(skipped) for skipped in one.skipped]}
 
 
-def cancel_report(one: CancelReport) -> Document:
+def cancel_report(one: results.CancelReport) -> Document:
     """Return the ids of cancelled jobs and of those asked to stop, and the skipped ones with the reason."""
     return {
         "cancelled": one.cancelled,
@@ -200,22 +209,22 @@ def cancel_report(one: CancelReport) -> Document:
     }
 
 
-def tally(one: Tally) -> Document:
+def tally(one: results.Tally) -> Document:
     """Return the number of jobs of one kind, lane and state."""
     return asdict(one)
 
 
-def pruned(one: Pruned) -> Document:
+def pruned(one: results.Pruned) -> Document:
     """Return the numbers of deleted jobs and events."""
     return asdict(one)
 
 
-def finding(one: Finding) -> Document:
+def finding(one: results.Finding) -> Document:
     """Return one finding of the health report."""
     return {"name": one.name, "status": one.status, "detail": one.detail, "remedy": one.remedy}
 
 
-def worker(one: WorkerInfo) -> Document:
+def worker(one: results.WorkerInfo) -> Document:
     """Return one worker as last reported by its heartbeat."""
     return _with_timestamps(one)
 
@@ -225,30 +234,49 @@ def unserved(one: Unserved) -> Document:
     return {**asdict(one), "requires": list(one.requires)}
 
 
-def token(one: Token, now: datetime) -> Document:
+def token(one: access.Token, now: datetime) -> Document:
     """Return a token with its grants; it has no secret."""
     document = _with_timestamps(one)
     grants = document.pop("grants")
     return {**document, "state": one.state(now), **grants}
 
 
-def audit_entry(one: AuditEntry) -> Document:
+def webhook(one: webhooks.Webhook) -> Document:
+    """Return a webhook; it has no secret."""
+    document = asdict(one)
+    for name in ("created_at", "since", "last_success_at", "failing_since", "closed_until"):
+        document[f"{name}_ms"] = _timestamp(document.pop(name))
+    return document
+
+
+def schedule(one: schedules.Schedule) -> Document:
+    """Return a schedule."""
+    return _with_timestamps(one)
+
+
+def delivery(one: webhooks.Delivery) -> Document:
+    """Return a delivery of a webhook."""
+    document = asdict(one)
+    for name in ("created_at", "next_try_at"):
+        document[f"{name}_ms"] = _timestamp(document.pop(name))
+    return document
+
+
+def audit_entry(one: access.AuditEntry) -> Document:
     """Return an entry of the audit log."""
     return _with_timestamps(one)
 
 
-def claim(one: Claim) -> Document:
-    """Return a job under a lease, with the three values that prove the lease."""
-    return {
-        "job": job(one.job),
-        "epoch": one.epoch,
-        "lease_token": one.lease_token,
-        "lease_until_ms": _timestamp(one.lease_until),
-        "acknowledged": not row_of(one.job).unacknowledged,
-    }
+def claim_text(one: Claim) -> str:
+    """Return a job under a lease, with the three values that prove the lease, as JSON text."""
+    row = row_of(one.job)
+    return (
+        f'{{"job":{job_text(one.job)},"epoch":{one.epoch},"lease_token":{quoted(one.lease_token)}'
+        f',"lease_until_ms":{_number(row.lease_until_ms)},"acknowledged":{_flag(not row.unacknowledged)}}}'
+    )
 
 
-def turn(one: SessionClaim) -> Document:
+def turn(one: session_claims.SessionClaim) -> Document:
     """Return a turn with what proves its lease."""
     return {
         "session": one.session,
@@ -264,14 +292,14 @@ def turn(one: SessionClaim) -> Document:
     }
 
 
-def session(one: SessionInfo) -> Document:
+def session(one: results.SessionInfo) -> Document:
     """Return a session."""
     document = asdict(one)
     lease_until = document.pop("lease_until")
     return {**document, "lease_until_ms": _timestamp(lease_until)}
 
 
-def session_lease(one: SessionLease) -> Document:
+def session_lease(one: session_claims.SessionLease) -> Document:
     """Return the lease of a session's owner."""
     return {
         "session": one.session,
@@ -300,10 +328,17 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
 
 
 def _timestamp(at: datetime | None) -> int | None:
-    return None if at is None else milliseconds_of(at)
+    return None if at is None else validation.milliseconds_of(at)
 
 
-def _with_timestamps(one: ArtifactInfo | AuditEntry | Token | Upload | WorkerInfo) -> Document:
+def _with_timestamps(
+    one: results.ArtifactInfo
+    | access.AuditEntry
+    | access.Token
+    | artifacts.Upload
+    | results.WorkerInfo
+    | schedules.Schedule,
+) -> Document:
     """Return the fields, timestamps as `*_at_ms`."""
     return dict(
         (f"{name}_ms", _timestamp(value)) if name.rpartition("_")[2] == "at" else (name, value)
@@ -311,10 +346,10 @@ def _with_timestamps(one: ArtifactInfo | AuditEntry | Token | Upload | WorkerInf
     )
 
 
-def _dedupe_scope(one: Job) -> str | None:
-    if one.dedupe_key is None:
+def _dedupe_scope(row: JobRow) -> str | None:
+    if row.dedupe_key is None:
         return None
-    return "kind" if row_of(one).dedupe_kind else "tenant"
+    return "kind" if row.dedupe_kind else "tenant"
 
 
 def _milliseconds(value: Any) -> int:

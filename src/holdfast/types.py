@@ -2,26 +2,32 @@
 
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncUploads
+from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
+from holdfast.client.async_api.schedules import AsyncSchedules
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
 from holdfast.client.async_api.tokens import AsyncTokens
+from holdfast.client.async_api.webhooks import AsyncWebhooks
 from holdfast.client.middleware import ClaimCall, EndedAttempt, JobDraft
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import Uploads
+from holdfast.client.sync_api.enqueued import Enqueued
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
+from holdfast.client.sync_api.schedules import Schedules
 from holdfast.client.sync_api.sessions import Sessions, Turns
 from holdfast.client.sync_api.tokens import Tokens
+from holdfast.client.sync_api.webhooks import Webhooks
 from holdfast.domain.access import AuditEntry, Grants, NewToken, Token, TokenOptions
 from holdfast.domain.artifacts import Upload, UploadedArtifact
 from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Settlement
-from holdfast.domain.clock import Now
+from holdfast.domain.clock import Clock, Now
 from holdfast.domain.events import Event, EventPage
 from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt
+from holdfast.domain.job_options import EnqueueOptions, JobOptions
 from holdfast.domain.kinds import Kind
-from holdfast.domain.new_job import EnqueueOptions, JobOptions
 from holdfast.domain.output import OutputChunk, OutputPage
 from holdfast.domain.results import (
     ArtifactInfo,
@@ -41,9 +47,17 @@ from holdfast.domain.results import (
     WorkerInfo,
 )
 from holdfast.domain.routing import Lane
+from holdfast.domain.schedules import Schedule, ScheduleOptions
 from holdfast.domain.serving import Unserved
-from holdfast.domain.session_claims import AnySessionOptions, CheckpointOptions, SessionClaimOptions
+from holdfast.domain.session_claims import (
+    AnySessionOptions,
+    CheckpointOptions,
+    SessionClaim,
+    SessionClaimOptions,
+    SessionLease,
+)
 from holdfast.domain.sessions import SessionEntry
+from holdfast.domain.webhooks import Delivery, NewWebhook, Webhook, WebhookOptions
 from holdfast.tasks.policy import Policy, TaskOptions
 from holdfast.tasks.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
 from holdfast.tasks.task import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
@@ -55,14 +69,17 @@ __all__ = [
     "ArtifactInfo",
     "AsyncAdmin",
     "AsyncContextTask",
+    "AsyncEnqueued",
     "AsyncKinds",
     "AsyncLanes",
+    "AsyncSchedules",
     "AsyncSessionTask",
     "AsyncSessions",
     "AsyncTask",
     "AsyncTokens",
     "AsyncTurns",
     "AsyncUploads",
+    "AsyncWebhooks",
     "Attempt",
     "AuditEntry",
     "Backlog",
@@ -70,9 +87,12 @@ __all__ = [
     "CheckpointOptions",
     "ClaimCall",
     "ClaimOptions",
+    "Clock",
     "ContextTask",
+    "Delivery",
     "EndedAttempt",
     "EnqueueOptions",
+    "Enqueued",
     "Event",
     "EventPage",
     "FailedAttempt",
@@ -87,6 +107,7 @@ __all__ = [
     "Lane",
     "Lanes",
     "NewToken",
+    "NewWebhook",
     "Now",
     "OutputChunk",
     "OutputPage",
@@ -95,9 +116,14 @@ __all__ = [
     "Renewal",
     "Requeued",
     "RunningJob",
+    "Schedule",
+    "ScheduleOptions",
+    "Schedules",
+    "SessionClaim",
     "SessionClaimOptions",
     "SessionEntry",
     "SessionInfo",
+    "SessionLease",
     "SessionPage",
     "SessionTask",
     "SessionTaskOptions",
@@ -120,6 +146,9 @@ __all__ = [
     "UploadedArtifact",
     "Uploads",
     "Waiting",
+    "Webhook",
+    "WebhookOptions",
+    "Webhooks",
     "WorkerInfo",
     "WorkerStatus",
 ]

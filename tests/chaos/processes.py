@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psycopg
+
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     ["tests.support.warm", "holdfast.worker.worker", "holdfast.storage.postgres.store", "pytest"]
@@ -55,12 +57,12 @@ class Child:
         stop(self.pid)
 
     def stop_between_writes(self, url: str) -> None:
-        """Stop the process while it holds no write lock of the store at *url*.
+        """Stop the process while it holds no lock of the store at *url*, which no other process uses then.
 
-        On PostgreSQL any time will do: the server ends transactions that are idle for too long.
+        PostgreSQL would end the transaction of a stopped process too, but only after ten seconds.
         """
         self.stop()
-        while not (url.startswith("postgresql:") or gate_is_free(url)):
+        while not (no_transaction_is_open(url) if url.startswith("postgresql:") else gate_is_free(url)):
             self.resume()
             time.sleep(0.01)
             self.stop()
@@ -107,6 +109,15 @@ def gate_is_free(database: str) -> bool:
         except BlockingIOError:
             return False
         return True
+
+
+def no_transaction_is_open(url: str) -> bool:
+    """Return whether no client of this PostgreSQL database has a transaction open."""
+    open_ones = """select count(*) from pg_stat_activity
+                    where datname = current_database() and backend_type = 'client backend'
+                      and pid <> pg_backend_pid() and xact_start is not null"""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(open_ones).fetchone() == (0,)
 
 
 def _states(pid: int) -> Iterator[str]:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Done, LeaseLost, Queue, Released, SessionClaim
+from holdfast import Done, LeaseLost, Queue, Released
 from holdfast.domain.job import row_of
+from holdfast.types import SessionClaim
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.processes import Child, say
 

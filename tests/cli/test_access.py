@@ -65,3 +65,26 @@ def test_a_token_is_created_listed_rotated_and_revoked(cli: Cli) -> None:
     assert [entry["action"] for entry in log] == ["token.revoke", "token.rotate", "token.create"]
     for secret in (created["token"].split("_", 2)[2], text.split("_", 2)[2]):
         assert secret not in listed + json.dumps([tokens, log]) + cli.text("audit")
+
+
+def test_the_details_of_an_action_are_shown_without_those_that_are_not_set(cli: Cli) -> None:
+    cli.text("migrate")
+    cli.text("prune", "--older-than", "7d", "--yes")
+    cli.text("lanes", "set", "bulk", "--state", "paused")
+
+    shown = " ".join(cli.text("audit", columns=200).split())
+    assert "lanes.set bulk state paused" in shown
+    assert "prune jobs older_than 604800.0; states done, failed, cancelled, retired" in shown
+    assert "events_older_than" not in shown
+
+
+def test_the_choices_of_a_missing_option_are_named_on_one_line(cli: Cli) -> None:
+    refused = cli.refusal("token", "create", "ci", code=2)
+
+    assert refused.startswith("error: Missing option '--role'. Choose from: produce, work, read, admin\n")
+
+
+def test_the_id_of_a_token_stays_whole_in_the_audit_log_at_80_columns(cli: Cli) -> None:
+    created = cli.json("token", "create", "ci", "--role", "produce", "--tenant", "a.tenant.with.a.long.name")
+
+    assert f" {created['id']} " in cli.text("audit", columns=80)

@@ -99,7 +99,7 @@ class TestPlain:
         [line] = re.findall(r"^acknowledged \d.*$", demo_run.stdout, re.MULTILINE)
         numbers = {name.strip(): int(value) for name, value in re.findall(r"([a-z ]+) (\d+)", line)}
         assert numbers["acknowledged"] == numbers["finished"] == numbers["settled once"]
-        assert numbers["expires"] >= 2
+        assert numbers["expired"] >= 2
         assert numbers["refusals"] >= 1
         assert numbers["retries"] >= 1
 

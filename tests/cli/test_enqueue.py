@@ -41,6 +41,7 @@ def test_every_option_of_enqueue_reaches_the_job(cli: Cli) -> None:
         "--id": "chosen",
         "--dedupe-key": "once",
         "--dedupe-scope": "tenant",
+        "--dedupe-for": "1h",
         "--on-duplicate": "keep",
         "--events": "all",
     }
@@ -54,6 +55,16 @@ def test_every_option_of_enqueue_reaches_the_job(cli: Cli) -> None:
     assert (job["dedupe_key"], job["dedupe_scope"], job["events"]) == ("once", "tenant", "all")
     assert job["requires"] == ["disk", "gpu"]
     assert (job["headers"], job["tags"]) == ({"trace": "a=b"}, {"order": "42", "x": ""})
+
+
+def test_a_key_that_is_kept_finds_a_finished_job(cli: Cli) -> None:
+    arguments = ("enqueue", "report", "--dedupe-key", "once", "--dedupe-for", "1h")
+    first = cli.json(*arguments)["job"]["id"]
+    cli.json("jobs", "cancel", first)
+
+    again = cli.json(*arguments)
+
+    assert (again["created"], again["job"]["id"], again["job"]["state"]) == (False, first, "cancelled")
 
 
 def test_a_timestamp_keeps_its_time_zone(cli: Cli) -> None:
@@ -197,7 +208,7 @@ def test_many_converts_text_to_values_that_json_cannot_express(cli: Cli) -> None
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('{"kind": "a"', "line 2: not JSON: "),
+        ('{"kind": "a"', "line 2: not JSON: Expecting ',' delimiter (column 13)"),
         ("[1]", "line 2: not an object with the options of a job"),
         ('{"kind": ""}', "line 2: kind: must not be empty"),
         ('{"payload": 1}', "line 2: kind: is missing"),

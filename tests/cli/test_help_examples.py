@@ -11,15 +11,17 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.access import Grants
-from holdfast.operations import access
+from holdfast.domain.webhooks import check_webhook
+from holdfast.operations import access, webhooks
 from tests.cli.test_options import commands
 
 # The token that the examples name.
 EXAMPLE_TOKEN = ("mvxgk3tdmfxgg2lb", "hash", "billing", Grants(("produce",)), None, "ada@host")
 # These run until they are stopped or start processes; their examples are only parsed.
-LONG_RUNNING = {"worker", "demo", "serve"}
+LONG_RUNNING = {"worker", "demo", "serve", "gateway"}
 
 
 def examples() -> list[str]:
@@ -54,12 +56,17 @@ def prepare(arguments: list[str]) -> None:
         queue.cancel(queue.enqueue("day.close").id)
         for worker in ("web-1", "web-2"):
             row = holdfast.types.WorkerInfo(worker, "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ())
-            WorkerCalls(queue.store).beat(row)
+            WorkerCalls(state_of(queue).store).beat(row)
         if "restore" in arguments:
             queue.kinds.retire("email.legacy")
         if "token" in arguments:
             named = queue._runner.write(access.create_token, *EXAMPLE_TOKEN)
             assert named.id in "".join(arguments) or arguments[1] in {"create", "list"}
+        if "webhooks" in arguments:
+            new = check_webhook("https://example.org/", {})
+            queue._runner.write(webhooks.add_webhook, "wh_mvxgk3tdmfxgg2lb", new, "whsec_", "ada@host")
+        if "schedules" in arguments:
+            queue.schedules.set("nightly", kind="report.write", cron="0 3 * * *")
         if "requeue" in arguments:
             queue.admin.cancel_many(["order-42", "order-43"])
         if not {"wait", "artifact", "output"}.isdisjoint(arguments):
@@ -76,10 +83,11 @@ def test_every_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.Mon
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        if arguments and arguments[0] in LONG_RUNNING:
-            command = root.get_command(click.Context(root), arguments[0])
+        called = arguments[2:] if arguments[:1] == ["--url"] else arguments
+        if called and called[0] in LONG_RUNNING:
+            command = root.get_command(click.Context(root), called[0])
             assert command is not None
-            command.make_context(arguments[0], arguments[1:])
+            command.make_context(called[0], called[1:])
             continue
         prepare(arguments)
         # Following the log ends with the limit.

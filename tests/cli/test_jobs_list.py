@@ -99,13 +99,38 @@ def test_a_cancel_request_is_noted(cli: Cli) -> None:
         (["--failure-class", "permanent"], ["broken"]),
         (["--failure-class", "transient"], []),
         (["--limit", "1"], ["bulk-job"]),
+        (["--root", "acme-job"], ["acme-job"]),
+        (["--tag", "order=42"], ["bulk-job", "acme-job"]),
+        (["--tag", "order=42", "--tag", "size=a=b"], ["bulk-job"]),
     ],
 )
 def test_filters_choose_jobs(cli: Cli, failed_job: str, arguments: list[str], expected: list[str]) -> None:
-    cli.queue.enqueue("tick", tenant="acme", job_id="acme-job")
-    cli.queue.enqueue("tick", lane="bulk", job_id="bulk-job")
+    cli.queue.enqueue("tick", tenant="acme", job_id="acme-job", tags={"order": "42"})
+    cli.queue.enqueue("tick", lane="bulk", job_id="bulk-job", tags={"order": "42", "size": "a=b"})
 
     assert [job["id"] for job in cli.json("jobs", "list", *arguments)["jobs"]] == expected
+
+
+def test_a_tree_is_listed_by_its_root_and_show_names_parent_and_root(cli: Cli) -> None:
+    cli.queue.enqueue("start", job_id="first")
+    for follow_up in ("second", "third"):
+        claim = cli.queue.claim(worker="w")
+        assert claim is not None
+        cli.queue.settle(claim, holdfast.Done(follow_ups=[holdfast.NewJob("next", job_id=follow_up)]))
+
+    listed = cli.json("jobs", "list", "--root", "first")["jobs"]
+    shown = cli.text("jobs", "show", "third")
+
+    assert [(job["id"], job["parent"], job["root"]) for job in listed] == [
+        ("third", "second", "first"),
+        ("second", "first", "first"),
+        ("first", None, "first"),
+    ]
+    assert [line.split() for line in shown.splitlines() if line.split()[:1] in (["parent"], ["root"])] == [
+        ["parent", "second"],
+        ["root", "first"],
+    ]
+    assert "root" not in cli.text("jobs", "show", "first")
 
 
 def test_the_cursor_traverses_all_pages(cli: Cli) -> None:

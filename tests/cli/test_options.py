@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import pytest
 import holdfast
 from holdfast.cli import errors
 from holdfast.cli.root import root
+from holdfast.cli.terminal import Terminal
 from tests.cli.conftest import Cli
 
 ON_EXISTING = [
@@ -35,6 +37,13 @@ ON_EXISTING = [
     ["prune", "--older-than", "1d", "--yes"],
     ["doctor"],
 ]
+
+
+def test_the_time_of_a_command_is_not_that_of_its_start() -> None:
+    terminal = Terminal()
+    later = datetime.now(UTC)
+
+    assert terminal.now >= later, "a question may wait long for its answer"
 
 
 @pytest.mark.parametrize("arguments", ON_EXISTING, ids=" ".join)
@@ -106,7 +115,8 @@ def test_a_usage_error_refers_to_the_help_of_that_command(cli: Cli) -> None:
         (["requeue", "x"], "'root jobs requeue'"),
         (
             ["list"],
-            "'root workers list' or 'root jobs list' or 'root lanes list' or 'root kinds list' or 'root token list'",
+            "'root workers list' or 'root jobs list' or 'root lanes list' or 'root kinds list'"
+            " or 'root webhooks list' or 'root schedules list' or 'root token list'",
         ),
     ],
 )
@@ -155,7 +165,7 @@ def test_every_command_lists_json_and_the_options_of_the_store_that_it_opens(cli
 
     assert "  --json  " in output
     for option in ("  --url URL  ", "  --schema NAME  "):
-        assert (option in output) == (path not in {("worker",), ("completion",)})
+        assert (option in output) == (path not in {("worker",), ("completion",), ("gateway", "check")})
 
 
 def test_help_documents_the_exit_codes(cli: Cli) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,43 @@ def test_without_the_optional_packages_one_line_names_the_install_command(tmp_pa
 
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.count("\n") == 1
-    assert "pip install 'holdfast[cli]'" in ran.stderr
+    assert "pip install '.[cli]'" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number", "code"),
+    [
+        (["worker", "app:queue"], signal.SIGTERM, 0),
+        (["worker", "app:queue"], signal.SIGINT, 0),
+        (["--json", "--url", "jobs.db", "serve"], signal.SIGTERM, 0),
+        (["jobs", "list"], signal.SIGINT, 130),
+        (["enqueue", "worker"], signal.SIGTERM, -signal.SIGTERM),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_signal_in_the_first_moments_ends_the_command_as_later(
+    tmp_path: Path, arguments: list[str], number: signal.Signals, code: int
+) -> None:
+    # The import of a package of the command line does not end.
+    (tmp_path / "rich.py").write_text("import os, time\nos.write(1, b'importing\\n')\ntime.sleep(300)\n")
+    given = environment(tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{command_line.SOURCE}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        env=given,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        try:
+            assert starting.stdout is not None
+            assert starting.stdout.readline() == "importing\n"
+            starting.send_signal(number)
+            output, errors = starting.communicate(timeout=command_line.PATIENCE_SECONDS)
+        finally:
+            starting.kill()
+
+    assert (starting.returncode, output, errors) == (code, "", "")
 
 
 def test_output_to_a_pipe_has_no_styles_and_is_not_truncated(tmp_path: Path) -> None:
@@ -146,6 +183,7 @@ class OnTerminal:
             stdout=inner,
             stderr=inner,
             cwd=folder,
+            leader=True,
         )
         os.close(inner)
         self.seen = ""
@@ -156,6 +194,13 @@ class OnTerminal:
 
     def type(self, answer: str) -> None:
         os.write(self._screen, answer.encode())
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C until the process ends: Python's `input` misses a signal that arrives while it begins."""
+        while self._process.poll() is None:
+            self.type("\x03")
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=0.2)
 
     def finish(self) -> int:
         while part := self._part():
@@ -250,6 +295,17 @@ def test_prune_on_a_terminal_deletes_after_yes(tmp_path: Path, arguments: list[s
 
     assert asked.finish() == 0
     assert "deleted 1 job and 1 event" in asked.seen
+
+
+def test_after_ctrl_c_at_a_question_the_shell_continues_on_a_new_line(tmp_path: Path) -> None:
+    run(tmp_path, "migrate")
+
+    asked = OnTerminal(tmp_path, "kinds", "retire", "a")
+    asked.read_until("[y/N]: ")
+    asked.interrupt()
+
+    assert asked.finish() == 130
+    assert re.search(r"\[y/N\]: (\^C)+\r\n$", asked.seen), asked.seen
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def test_show_of_a_kind_without_a_publication_and_of_an_unknown_one(cli: Cli) ->
     cli.queue.enqueue("plain")
 
     assert "never: no worker has served its task" in cli.text("kinds", "show", "plain")
-    assert "kind 'gone': never used, published or retired" in cli.refusal("kinds", "show", "gone", code=2)
+    assert "kind 'gone': has no jobs, and is neither published nor retired" in cli.refusal(
+        "kinds", "show", "gone", code=2
+    )
 
 
 @pytest.mark.slow("starts a worker and a producer as processes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.types import WorkerInfo
 from tests.cli.conftest import Cli
@@ -25,7 +26,7 @@ def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
 def test_stats_do_not_list_jobs_that_a_live_worker_takes(cli: Cli) -> None:
     cli.queue.enqueue("doc.chunk")
     output = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
-    WorkerCalls(cli.queue.store).beat(output)
+    WorkerCalls(state_of(cli.queue).store).beat(output)
 
     assert cli.run("stats").stderr == ""
     assert cli.json("stats")["unserved"] == []

@@ -429,6 +429,7 @@ def test_a_target_that_is_no_queue_is_refused_with_a_hint(
         (["--lease", "0"], "error: --lease: is out of range; it must be from 0.01 to 86400 seconds"),
         (["--lane", " "], "error: --lane: must not be empty"),
         (["--name", " "], "error: --name: must not be empty"),
+        (["--name", ""], "error: --name: must not be empty"),
         (["--load", "load"], "--load 'load' does not name a function"),
         (["--load", "absent:load"], "there is no module 'absent'"),
         (["--unload", "app:absent"], "--unload: module 'app' has no function 'absent'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
 from holdfast.types import WorkerInfo
@@ -27,7 +28,7 @@ SAID = WorkerInfo(
 
 
 def beat(cli: Cli, output: WorkerInfo) -> None:
-    WorkerCalls(cli.queue.store).beat(output)
+    WorkerCalls(state_of(cli.queue).store).beat(output)
 
 
 def test_an_empty_list_is_not_an_error(cli: Cli) -> None:

@@ -96,6 +96,6 @@ def test_a_released_job_waits_from_its_release_on(queue: holdfast.Queue, clock: 
 
 def test_a_wall_clock_that_was_set_back_makes_no_age_negative(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.enqueue("mail")
-    clock.set_wall_clock(-60)
+    clock.shift_wall_clock(-60)
 
     assert queue.admin.backlog().ready == (Waiting("default", "mail", 1, 0.0),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Backoff, Failed, NewJob, Queue
+from holdfast import Backoff, Failed, NewJob, Queue, json_view
 from holdfast.domain import limits
 from holdfast.domain.job import row_of
 from tests.support.claims import claim_one
@@ -15,8 +15,8 @@ from tests.support.stores import Harness
 
 def assert_as_stored(queue: Queue, limit: int = 100, **options: object) -> int:
     claims = queue.claim_many(limit=limit, **options)  # type: ignore[arg-type]  # each test gives options of a claim
-    assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
-    assert [row_of(claim.job).claim_index for claim in claims] == list(range(len(claims)))
+    shown = [json_view.job(queue.get(claim.job.id)) for claim in claims]
+    assert shown == [json_view.job(claim.job) for claim in claims]
     return len(claims)
 
 
@@ -39,6 +39,15 @@ def test_jobs_with_every_option_are_returned_completely(queue: Queue) -> None:
     assert assert_as_stored(queue, capabilities=["gpu"]) == 1
 
 
+@pytest.mark.parametrize(("kinds", "tenants"), [(1, 1), (2, 1), (3, 4)])
+def test_columns_that_are_not_public_are_returned_as_well(queue: Queue, kinds: int, tenants: int) -> None:
+    new = [NewJob(f"kind{n % kinds}", tenant=f"t{n % tenants}", priority=n % 3) for n in range(12)]
+    queue.enqueue_many(new)
+    claims = queue.claim_many(limit=12)
+    assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
+    assert [row_of(claim.job).claim_index for claim in claims] == list(range(12))
+
+
 def test_a_job_that_failed_before_is_returned_with_its_failure(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("mail")
     queue.settle(claim_one(queue), Failed("it broke", reason="smtp", retry_after=1, traceback="where"))
@@ -47,7 +56,7 @@ def test_a_job_that_failed_before_is_returned_with_its_failure(queue: Queue, clo
 
 
 @pytest.mark.parametrize("kinds", [1, 2])
-def test_positions_of_a_batch_continue_over_several_priorities(queue: Queue, kinds: int) -> None:
+def test_a_batch_over_several_priorities_is_returned_completely(queue: Queue, kinds: int) -> None:
     queue.enqueue_many([NewJob(f"kind{number % kinds}", priority=number % 3) for number in range(12)])
     assert assert_as_stored(queue) == 12
 

@@ -15,9 +15,11 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Done, InvalidInput, Lease, Middleware, NewJob, Queue, Tasks
+from holdfast.client.queue_state import state_of
 from holdfast.domain import limits
 from holdfast.domain.job import row_of
 from holdfast.errors import CodecFailed
+from holdfast.tasks.definition import TaskTable
 from holdfast.types import JobDraft, StoredJob
 from tests.support.codecs import Scrambler
 from tests.support.kinds import publish
@@ -29,7 +31,7 @@ SECRET = {"card": "4111-1111"}
 
 def with_codec(queue: Queue, codec: Any) -> Queue:
     """Return another queue on the same store, with *codec*."""
-    return Queue(replace(queue._state, codec=codec, tasks=Tasks().tasks))
+    return Queue(replace(state_of(queue), codec=codec, tasks=TaskTable()))
 
 
 @pytest.fixture
@@ -116,9 +118,22 @@ class TestReading:
         [third] = encoding.claim_many(limit=1)
         assert encoding.settle(third, holdfast.Failed("no", permanent=True)).payload == 3
         assert encoding.requeue(third.job.id).payload == encoding.cancel(third.job.id).payload == 3
+
+    def test_transactions_decode_them_too(self, harness: Harness, encoding: Queue) -> None:
+        made = encoding.enqueue("pay", 3)
         with encoding.transaction() as tx:
-            assert tx.get(third.job.id).payload == 3
+            assert tx.get(made.id).payload == 3
             assert tx.enqueue("pay", 5).job.payload == 5
+
+        async def main() -> None:
+            queue = harness.open_async()
+            async with holdfast.AsyncQueue(replace(queue._state, codec=Scrambler())) as awaited:
+                claim = await awaited.claim()
+                assert claim is not None
+                async with awaited.transaction() as tx:
+                    assert (await tx.settle(claim, Done(SECRET))).result == SECRET
+
+        asyncio.run(main())
 
     def test_turns_are_decoded(self, encoding: Queue) -> None:
         say(encoding, 1, 2)
@@ -133,7 +148,7 @@ class TestReading:
 
     def test_an_async_queue_does_the_same(self, harness: Harness) -> None:
         queue = harness.open_async()
-        encoding = holdfast.AsyncQueue(replace(queue._state, codec=Scrambler()))
+        encoding = holdfast.AsyncQueue(replace(state_of(queue), codec=Scrambler()))
 
         async def main() -> None:
             made = await encoding.enqueue("pay", SECRET)
@@ -142,8 +157,7 @@ class TestReading:
             claim = await encoding.claim()
             assert claim is not None
             assert claim.job.payload == SECRET
-            async with encoding.transaction() as tx:
-                await tx.settle(claim, Done(SECRET))
+            await encoding.settle(claim, Done(SECRET))
             assert await made.result(timeout=5) == SECRET
             await encoding.enqueue("chat", SECRET, session="s")
             turn = await encoding.sessions.claim_next()
@@ -254,7 +268,7 @@ class TestValidation:
                 result = yield
                 seen.append((jobs[0].payload, [one.job.payload for one in result]))
 
-        reading = Queue(replace(queue._state, codec=Scrambler(), middleware=(Reading(),)))
+        reading = Queue(replace(state_of(queue), codec=Scrambler(), middleware=(Reading(),)))
         reading.enqueue("pay", SECRET)
 
         assert seen == [(SECRET, [SECRET])]

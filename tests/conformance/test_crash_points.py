@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from holdfast import (
-    Artifact,
-    Claim,
-    Deferred,
-    Done,
-    Failed,
-    Outcome,
-    Queue,
-    Released,
-    SessionClaim,
-    SessionLease,
-)
-from holdfast.types import Upload
+from holdfast import Artifact, Claim, Deferred, Done, Failed, Outcome, Queue, Released
+from holdfast.types import SessionClaim, SessionLease, Upload
 from tests.support.claims import claim_one
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.stores import Harness
@@ -70,6 +59,33 @@ def due_maintenance(harness: Harness, queue: Queue) -> None:
     queue.enqueue("work", deadline=5, job_id="overdue")
     queue.enqueue("work", job_id="ready", tenant="c", affinity="m")
     harness.clock.advance(20)
+
+
+def schedules_due(harness: Harness, queue: Queue) -> None:
+    """Set three schedules of which two are due and one is paused."""
+    overlaps: dict[str, Literal["allow", "skip"]] = {"a": "allow", "b": "skip", "c": "allow"}
+    for name, overlap in overlaps.items():
+        queue.schedules.set(name, kind=f"kind {name}", every=60, overlap=overlap)
+    queue.schedules.pause("c")
+    harness.clock.advance(60)
+
+
+def parents_of_one(harness: Harness, queue: Queue) -> Claim:
+    """Create a job that depends on one that runs and on one that is done, and one that depends on the first."""
+    queue.enqueue_many([{"kind": "work", "job_id": name, "priority": 1} for name in ("a", "b")])
+    queue.enqueue("work", job_id="c", after=["a", "b"], events="all")
+    queue.enqueue("work", job_id="d", after=["c"])
+    first, second = queue.claim_many(worker="w", incarnation="i", lease=30)
+    queue.settle(second, Done())
+    return first
+
+
+def parents_ended(harness: Harness, queue: Queue) -> None:
+    queue.settle(parents_of_one(harness, queue), Done())
+
+
+def parent_failed(harness: Harness, queue: Queue) -> None:
+    queue.settle(parents_of_one(harness, queue), Failed("no", permanent=True))
 
 
 def held_by_an_earlier_start(harness: Harness, queue: Queue) -> None:
@@ -156,6 +172,9 @@ CASES = {
     "enqueue onto a key": Case(
         one_waiting,
         lambda queue, _: queue.enqueue("work", {"n": 2}, dedupe_key="k", on_duplicate="replace"),
+    ),
+    "enqueue with a key that is kept": Case(
+        nothing, lambda queue, _: queue.enqueue("work", job_id="a", dedupe_key="once", dedupe_for=60)
     ),
     "enqueue a successor": Case(
         one_running,
@@ -251,11 +270,35 @@ CASES = {
     "renew a session lease": Case(session_open, lambda queue, lease: queue.sessions.renew(lease)),
     "close a session": Case(session_open, lambda queue, lease: queue.sessions.close(lease)),
     "cancel a session": Case(session_waiting, lambda queue, _: queue.sessions.cancel("s")),
+    "enqueue after others": Case(
+        one_running,
+        lambda queue, _: queue.enqueue_many(
+            [{"kind": "work", "job_id": "b"}, {"kind": "work", "job_id": "c", "after": ["a", 0]}]
+        ),
+    ),
+    "settle a parent": Case(parents_of_one, settled(Done())),
+    "fail a parent": Case(parents_of_one, settled(Failed("no", permanent=True))),
+    "release a child": Case(
+        parents_ended, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
+    ),
+    "cancel children": Case(
+        parent_failed, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
+    ),
+    "set a schedule": Case(nothing, lambda queue, _: queue.schedules.set("a", kind="work", every=60)),
+    "change a schedule": Case(schedules_due, lambda queue, _: queue.schedules.set("a", kind="work", every=90)),
+    "fire schedules": Case(
+        schedules_due, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
+    ),
+    "pause a schedule": Case(schedules_due, lambda queue, _: queue.schedules.pause("a")),
+    "resume a schedule": Case(schedules_due, lambda queue, _: queue.schedules.resume("c")),
+    "run a schedule": Case(schedules_due, lambda queue, _: queue.schedules.run("a")),
+    "remove a schedule": Case(schedules_due, lambda queue, _: queue.schedules.remove("a")),
     "set a lane": Case(one_waiting, lambda queue, _: queue.lanes.set("default", state="draining")),
 }
 
-# A repeated requeue is refused, because the job is no longer failed; all other calls are repeated.
-REPEATED = [name for name in CASES if name != "requeue"]
+# A repeated requeue is refused, because the job is no longer failed, as is the removal of what is gone; a schedule
+# that is run twice enqueues two jobs. All other calls are repeated.
+REPEATED = [name for name in CASES if name not in {"requeue", "run a schedule", "remove a schedule"}]
 
 
 def snapshot(queue: Queue) -> object:
@@ -264,6 +307,7 @@ def snapshot(queue: Queue) -> object:
         jobs,
         queue.events(limit=1000).events,
         queue.lanes.list(),
+        queue.schedules.list(),
         [(queue.attempts(job.id), queue.artifacts(job.id), queue.output(job.id)) for job in jobs],
     )
 

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast import Conflict, Deferred, Done, Enqueued, Failed, NewJob, Queue, Released
+from holdfast import Conflict, Deferred, Done, Failed, NewJob, Queue, Released
+from holdfast.types import Enqueued
 from tests.support.assertions import duplicate
 from tests.support.claims import changed_job, claim_one
 from tests.support.clock import ManualClock

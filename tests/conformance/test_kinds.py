@@ -248,6 +248,14 @@ class TestCatalog:
         with pytest.raises(UnknownKind, match="'gone'"):
             queue.kinds.get("gone")
 
+    def test_a_kind_that_was_only_retired_is_unknown_again_when_it_is_restored(self, queue: Queue) -> None:
+        queue.kinds.retire("mistyped")
+        assert [kind.name for kind in queue.kinds.list()] == ["mistyped"]
+        queue.kinds.restore("mistyped")
+        assert queue.kinds.list() == []
+        with pytest.raises(UnknownKind, match="'mistyped': has no jobs, and is neither published nor retired"):
+            queue.kinds.get("mistyped")
+
     def test_a_retired_kind_stays_published_and_retired_when_a_worker_publishes_it_again(self, queue: Queue) -> None:
         publish(queue, mailing(lane="mail"))
         queue.kinds.retire("email.send")

@@ -371,7 +371,7 @@ class TestWallClockJumps:
     def test_a_jump_of_hours_does_not_expire_a_live_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=30)
-        clock.set_wall_clock(hours * 3600)
+        clock.shift_wall_clock(hours * 3600)
         assert queue.claim() is None
         clock.advance(29)
         assert queue.claim() is None
@@ -382,7 +382,7 @@ class TestWallClockJumps:
     def test_a_jump_does_not_extend_an_expired_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease=30)
-        clock.set_wall_clock(hours * 3600)
+        clock.shift_wall_clock(hours * 3600)
         clock.advance(30)
         assert claim_one(queue).epoch == first.epoch + 1
 
@@ -392,7 +392,7 @@ class TestWallClockJumps:
     ) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=30)
-        clock.set_wall_clock(hours * 3600)
+        clock.shift_wall_clock(hours * 3600)
         clock.advance(20)
         queue.heartbeat(claim)
         clock.advance(29.999)
@@ -403,7 +403,7 @@ class TestWallClockJumps:
     @pytest.mark.parametrize("hours", [5, -5])
     def test_a_lease_taken_after_a_jump_lasts_its_length(self, queue: Queue, clock: ManualClock, hours: int) -> None:
         queue.enqueue("mail")
-        clock.set_wall_clock(hours * 3600)
+        clock.shift_wall_clock(hours * 3600)
         claim = claim_one(queue, lease=30)
         clock.advance(29.999)
         queue.progress(claim, percent=99)
@@ -415,10 +415,10 @@ class TestWallClockJumps:
         self, queue: Queue, clock: ManualClock
     ) -> None:
         enqueued = queue.enqueue("mail")
-        clock.set_wall_clock(-5 * 3600)
+        clock.shift_wall_clock(-5 * 3600)
         assert claim_ids(queue) == [enqueued.id]
 
     def test_due_times_follow_the_wall_clock(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", delay=3600, backoff=Backoff(base=1))
-        clock.set_wall_clock(3600)
+        clock.shift_wall_clock(3600)
         assert claim_ids(queue) == [enqueued.id]

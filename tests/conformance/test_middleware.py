@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Claim, Conflict, Done, Failed, InvalidInput, LeaseLost, Middleware, NewJob, Outcome, Queue, Tasks
+from holdfast.client.queue_state import state_of
 from holdfast.types import ClaimCall, JobDraft, Settlement, StoredJob
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
@@ -59,7 +60,7 @@ class Recorder(Middleware):
 
 def within(queue: Queue, *middleware: Middleware) -> Queue:
     """Return *queue* with *middleware*."""
-    queue._state.middleware = middleware
+    state_of(queue).middleware = middleware
     return queue
 
 
@@ -132,7 +133,7 @@ class TestJobs:
 
     def test_a_transaction_and_an_async_queue_run_within_it_as_well(self, harness: Harness) -> None:
         queue, recorder = harness.open_async(), Recorder()
-        queue._state.middleware = (recorder,)
+        state_of(queue).middleware = (recorder,)
 
         async def main() -> None:
             async with queue.transaction() as tx:
@@ -271,7 +272,7 @@ class TestSessions:
 
     def test_an_async_queue_does_the_same(self, harness: Harness) -> None:
         queue, recorder = harness.open_async(), Recorder()
-        queue._state.middleware = (recorder,)
+        state_of(queue).middleware = (recorder,)
 
         async def main() -> None:
             await queue.enqueue("chat", session="s", tenant="t")

@@ -154,9 +154,9 @@ class TestEvents:
     def test_the_log_is_deleted_as_a_prefix_after_a_clock_jump(self, queue: Queue, clock: ManualClock) -> None:
         """An old event behind a younger one must be kept: readers do not detect a gap within the log."""
         young = job_in(queue, "done", kind="a")
-        clock.set_wall_clock(-1000)
+        clock.shift_wall_clock(-1000)
         looks_old = job_in(queue, "done", kind="b")
-        clock.set_wall_clock(1000)
+        clock.shift_wall_clock(1000)
         clock.advance(10)
 
         would = queue.admin.prune(older_than=500, dry_run=True)

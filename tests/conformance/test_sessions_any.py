@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Done, Failed, Queue, Released, SessionClaim
+from holdfast import Done, Failed, Queue, Released
+from holdfast.types import SessionClaim
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.sessions import say, take, take_any, texts

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Conflict, Done, InvalidInput, LeaseLost, Queue, SessionLease
+from holdfast import Conflict, Done, InvalidInput, LeaseLost, Queue
+from holdfast.types import SessionLease
 from tests.support.clock import ManualClock
 from tests.support.sessions import SESSION, say, states, take, take_any, take_more, texts
 from tests.support.stores import Harness

@@ -24,8 +24,8 @@ from holdfast import (
     Outcome,
     Queue,
     Released,
-    SessionClaim,
 )
+from holdfast.types import SessionClaim
 from tests.support.claims import known
 from tests.support.clock import ManualClock
 from tests.support.sessions import SESSION, say, states, take, texts

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, SessionClaim
+from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released
+from holdfast.types import SessionClaim
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.filesystems import MEMORY_FOLDER
 from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelEntry, SessionModel
@@ -221,7 +221,7 @@ def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
 @pytest.mark.slow("dozens of random histories are compared with a model")
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_sessions_do_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=24, steps=40, repeatable=True)
+    _run(engine, examples=16, steps=40, repeatable=True)
 
 
 @pytest.mark.long

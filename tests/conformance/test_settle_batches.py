@@ -119,6 +119,27 @@ class TestSettleMany:
         with pytest.raises(InvalidInput):
             queue.settle_many([(claims[0], Done())] * 1001)
 
+    def test_a_job_that_another_worker_holds_by_now_is_left_to_it(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(20)])
+        claims = queue.claim_many(limit=20, lease=10, worker="first")
+        clock.advance(6)
+        for claim in claims[:-1]:
+            queue.heartbeat(claim, lease=10)
+        clock.advance(6)
+        taken = claim_one(queue, worker="second")
+        answers = queue.settle_many([(claim, Done()) for claim in claims])
+        assert states(answers) == ["done"] * 19 + ["LeaseLost"]
+        assert queue.settle(taken, Done("second")).result == "second"
+
+    def test_the_successors_of_many_become_ready(self, queue: Queue) -> None:
+        keys = [f"key {number}" for number in range(20)]
+        queue.enqueue_many([NewJob("mail", dedupe_key=key) for key in keys])
+        claims = queue.claim_many(limit=20)
+        successors = [queue.enqueue("mail", dedupe_key=key, on_duplicate="run_again") for key in keys]
+        assert {queue.get(made.id).state for made in successors} == {"blocked"}
+        queue.settle_many([(claim, Done()) for claim in claims])
+        assert {queue.get(made.id).state for made in successors} == {"ready"}
+
     def test_jobs_of_several_tenants_are_separate(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in ("ada", "zoe")])
         claims = queue.claim_many()

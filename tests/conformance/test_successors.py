@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Claim, Conflict, Deferred, Done, Enqueued, Failed, Job, NewJob, Queue, Released
+from holdfast import Claim, Conflict, Deferred, Done, Failed, Job, NewJob, Queue, Released
+from holdfast.types import Enqueued
 from tests.support.assertions import duplicate
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock

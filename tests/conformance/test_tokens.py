@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Conflict, Queue
+from holdfast.client.queue_state import state_of
 from holdfast.domain.access import StoredToken, is_genuine, parse_token
 from holdfast.errors import TokenNotFound
 from holdfast.operations import access
@@ -15,7 +16,7 @@ from tests.support.clock import ManualClock
 
 
 def stored(queue: Queue, token_id: str) -> StoredToken:
-    found, _ = SyncRunner(queue.store).read(access.stored_tokens, [token_id, "missing"])
+    found, _ = SyncRunner(state_of(queue).store).read(access.stored_tokens, [token_id, "missing"])
     return found[token_id]
 
 
@@ -49,9 +50,31 @@ def test_a_rotated_token_expires_after_the_overlap_and_the_new_one_has_its_grant
 
 def test_an_overlap_never_extends_a_token(queue: Queue) -> None:
     old = queue.admin.tokens.create("worker", roles=("work",), expires_in=10).token
-    queue.admin.tokens.rotate(old.id, overlap=1_000)
+    new = queue.admin.tokens.rotate(old.id, overlap=1_000).token
 
-    assert stored(queue, old.id).token.expires_at == old.expires_at
+    assert {one.id: one.expires_at for one in queue.admin.tokens.list()} == {
+        old.id: old.expires_at,
+        new.id: new.expires_at,
+    }
+
+
+def test_grants_and_ceilings_are_returned_as_they_were_given(queue: Queue) -> None:
+    created = queue.admin.tokens.create(
+        "billing",
+        roles=("produce", "read"),
+        tenant="acme",
+        lanes=["mail"],
+        kinds=["a", "b"],
+        priority_max=3,
+        payload_bytes_max=10,
+        claim_max=1,
+        expires_in=60,
+    )
+
+    assert queue.admin.tokens.list() == [created.token]
+    assert (created.token.grants.lanes, created.token.grants.kinds) == (("mail",), ("a", "b"))
+    assert (created.token.grants.priority_max, created.token.grants.tenant) == (3, "acme")
+    assert created.text.startswith(f"hf_{created.token.id}_")
 
 
 def test_a_revoked_token_stays_revoked_since_the_first_time(queue: Queue, clock: ManualClock) -> None:
@@ -75,7 +98,7 @@ def test_an_unknown_token_is_not_found(queue: Queue) -> None:
 
 def test_the_use_of_a_token_is_stored_once_a_minute(queue: Queue, clock: ManualClock) -> None:
     token = queue.admin.tokens.create("worker", roles=("work",)).token
-    runner = SyncRunner(queue.store)
+    runner = SyncRunner(state_of(queue).store)
     times = []
     for _ in range(4):
         runner.write(access.touch_token, token.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Queue
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.types import Unserved, WorkerInfo
 from tests.support.clock import ManualClock
@@ -13,7 +14,7 @@ def register(queue: Queue, *kinds: str, capabilities: tuple[str, ...] = ()) -> N
     info = WorkerInfo(
         "w1", f"i{len(capabilities)}", "h", 1, "0", "active", 1, 0, ("default",), kinds, capabilities, ()
     )
-    WorkerCalls(queue.store).beat(info)
+    WorkerCalls(state_of(queue).store).beat(info)
 
 
 def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives(

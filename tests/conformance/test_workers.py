@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Queue
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.errors import WorkerNotFound
@@ -14,7 +15,7 @@ from tests.support.clock import ManualClock
 def beat(queue: Queue, worker: str, incarnation: str = "first") -> WorkerRequest | None:
     """Update the row of a worker as the worker does; return what was requested of it."""
     row = WorkerInfo(worker, incarnation, "host", 1, "0.1.0", "active", 8, 0, ("default",), ("note",), (), ())
-    return WorkerCalls(queue.store).beat(row)
+    return WorkerCalls(state_of(queue).store).beat(row)
 
 
 def test_a_request_reaches_the_next_heartbeats_of_this_worker_only(queue: Queue) -> None:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from holdfast import Backoff, Conflict, InvalidInput, Job, NewJob
-from holdfast.domain import limits, new_job, validation
-from holdfast.domain.job import STATES, JobRow, State
-from holdfast.domain.new_job import CheckedJob, OnDuplicate
+from holdfast import Backoff, Conflict, InvalidInput, NewJob
+from holdfast.domain import duplicates, limits, new_job, validation
+from holdfast.domain.job import STATES, JobRow, State, job_of
+from holdfast.domain.job_options import OnDuplicate
+from holdfast.domain.new_job import CheckedJob
 from holdfast.types import Now
 
 NOW = Now(1_700_000_000_000, 5_000)
@@ -27,9 +27,27 @@ def stored(**options: Any) -> JobRow:
     return new_job.new_job(check(**options), 1, "default", NOW)
 
 
+def test_a_new_job_has_no_attempt_no_failure_and_no_result() -> None:
+    row = stored(priority=3, tags={"a": "1"})
+    fields = JobRow._fields
+    counters = {"epoch", "unacknowledged", "cancel_requested", "suspect", "deferrals", "releases", "attempt"}
+
+    unclaimed = {name: getattr(row, name) for name in fields[fields.index("epoch") : fields.index("dedupe_key")]}
+
+    assert unclaimed == {name: 0 if name in counters else None for name in unclaimed}
+    assert (row.attempt, row.result_json, row.finished_at_ms, row.predecessor, row.event_count) == (
+        0,
+        None,
+        None,
+        None,
+        0,
+    )
+    assert (type(row), len(row)) == (JobRow, len(fields))
+
+
 class TestOptions:
     def test_a_bare_kind_gets_the_documented_defaults(self) -> None:
-        job = Job(stored())
+        job = job_of(stored())
         assert (job.id, job.kind, job.lane, job.tenant, job.priority) == ("fresh", "work", "default", "default", 0)
         assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
         assert (job.state, job.attempt, job.max_attempts, job.epoch) == ("ready", 0, 5, 0)
@@ -70,7 +88,7 @@ class TestTimes:
 
     def test_a_deadline_in_seconds_counts_from_the_stores_clock_and_a_datetime_is_kept(self) -> None:
         assert stored(deadline=2).deadline_at_ms == NOW.wall_ms + 2_000
-        assert Job(stored(deadline=TIME)).deadline_at == TIME
+        assert job_of(stored(deadline=TIME)).deadline_at == TIME
 
 
 BASE: dict[str, Any] = {"job_id": "a", "payload": {"x": 1, "y": [2, 3]}, "tags": {"t": "1", "u": "2"}}
@@ -124,9 +142,9 @@ class TestDigest:
 
     def test_the_same_request_returns_the_original_and_another_is_a_conflict(self) -> None:
         original = stored(**BASE)
-        assert new_job.same_request(original, check(**BASE)) is original
+        assert duplicates.same_request(original, check(**BASE)) is original
         with pytest.raises(Conflict) as caught:
-            new_job.same_request(original, check(**{**BASE, "priority": 1}))
+            duplicates.same_request(original, check(**{**BASE, "priority": 1}))
         assert caught.value.job_id == "a"
 
 
@@ -137,7 +155,7 @@ class TestDuplicates:
     @staticmethod
     def meet(on_duplicate: OnDuplicate, holder: JobRow, successor: JobRow | None = None) -> str:
         again = check(dedupe_key="k", on_duplicate=on_duplicate)
-        return new_job.resolve_duplicate(again, holder, successor)
+        return duplicates.resolve_duplicate(again, holder, successor)
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_keep_keeps_the_first_in_every_state(self, state: State) -> None:
@@ -166,8 +184,8 @@ class TestDuplicates:
     def test_replacing_changes_what_the_job_carries_and_nothing_else(self) -> None:
         before = stored(payload=1, tags={"a": "1"}, headers={"h": "1"}, dedupe_key="k")
         replacement = check(2, tags={"b": "2"}, headers={"i": "2"}, dedupe_key="k", priority=9, delay=60)
-        after = new_job.replace_content(before, replacement)
-        shown = Job(after)
+        after = duplicates.replace_content(before, replacement)
+        shown = job_of(after)
         assert (shown.payload, shown.tags, shown.headers) == (2, {"b": "2"}, {"i": "2"})
         kept = before._asdict().keys() - {"payload_json", "tags_json", "headers_json"}
         assert {name: getattr(after, name) for name in kept} == {name: getattr(before, name) for name in kept}

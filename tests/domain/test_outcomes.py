@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast import Artifact, Backoff, Deferred, Done, Failed, InvalidInput, NewJob, Outcome, Released
 from holdfast.domain import limits, strict_json

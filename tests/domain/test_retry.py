@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import InvalidInput, OutcomeUnknown
-from holdfast.domain.retry import RetryPolicy
+from holdfast.domain.backoff import RetryPolicy
 from holdfast.errors import StoreBusy
 
 

@@ -84,7 +84,7 @@ def test_routes_of_the_same_lane_and_kind_are_one_finding() -> None:
         ),
         (
             Unserved("default", "doc.chunk", (), limits.BACKLOG_COUNTED_MAX, "no_worker"),
-            "100,000 or more jobs of doc.chunk in lane default: no live worker takes them",
+            "10,000 or more jobs of doc.chunk in lane default: no live worker takes them",
         ),
     ],
 )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.domain import limits
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.new_job import NewJob, check_job
 from holdfast.domain.session_claims import derive_fence
-from holdfast.domain.sessions import Session, SessionEntry, entry_id
+from holdfast.domain.sessions import Session, SessionEntry, entry_from_json, entry_id, entry_to_json
 
 SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 10)  # type: ignore[arg-type]
 
@@ -90,7 +89,7 @@ def test_messages_and_a_payload_exclude_each_other() -> None:
 def test_an_entry_reads_back_as_it_was_written(join: bool | str) -> None:
     entry = SessionEntry('s"\\', "command", join, "next_turn", "k\u00e9", 3)
 
-    assert SessionEntry.from_json(entry.to_json()) == entry
+    assert entry_from_json(entry_to_json(entry)) == entry
 
 
 # --- derived identifiers -------------------------------------------------------------------------------------------

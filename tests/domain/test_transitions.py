@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
-from holdfast import Job
 from holdfast.domain import limits, transitions
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claim_order import Preference
@@ -17,7 +15,7 @@ from holdfast.domain.claims import ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, LeaseLost, Refused
 from holdfast.domain.events import TERMINAL, EventName
-from holdfast.domain.job import FINISHED, STATES, WAITING, JobRow, State, is_suspect
+from holdfast.domain.job import FINISHED, STATES, WAITING, JobRow, State, is_suspect, job_of
 from holdfast.domain.new_job import NewJob, check_job, new_job
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.domain.transitions import Transition
@@ -444,11 +442,11 @@ def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: JobRow) -> None:
 def test_a_holder_that_lived_leaves_no_suspicion(job: JobRow) -> None:
     fresh = job._replace(suspect=0, cancel_requested=0)
     was_alive = transitions.expire(fresh, NOW, was_alive=True).after
-    assert (was_alive.attempt, was_alive.suspect, is_suspect(Job(was_alive))) == (job.attempt, 0, False)
+    assert (was_alive.attempt, was_alive.suspect, is_suspect(job_of(was_alive))) == (job.attempt, 0, False)
     suspected = transitions.expire(fresh, NOW).after
     cleared = transitions.clear_suspicion(suspected, "old", "old-1")
     if suspected.state == "ready":
-        assert is_suspect(Job(suspected))
+        assert is_suspect(job_of(suspected))
         assert cleared == was_alive
         assert transitions.clear_suspicion(suspected, "old", "old-2") is None
         assert transitions.clear_suspicion(suspected, "other", "old-1") is None

@@ -1,4 +1,4 @@
-"""Output, artifacts and uploads are read, changed and deleted through indexes."""
+"""Output, artifacts, uploads, kept dedupe keys, trees and tags are read, changed and deleted through indexes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,24 @@ NAMES = [
     "uploads_expire",
     "uploads_expired",
     "uploads_of_jobs_expire",
+    "kept_keys",
+    "kept_keys_delete",
+    "kept_keys_mark_deleted",
+    "jobs_by_root",
+    "jobs_by_tags",
+    "tags_delete",
 ]
 VALUES = {
     **dict.fromkeys(("seq", "after", "first", "now", "chunks", "size", "expires_at_ms"), "1"),
-    **dict.fromkeys(("id", "name", "upload", "digest"), "17"),
+    **dict.fromkeys(("id", "name", "upload", "digest", "state"), "17"),
+    **dict.fromkeys(("matches_0", "matches_1", "matches_2"), "{17,18}"),
+    **dict.fromkeys(("tag", "value"), "17"),
+    **dict.fromkeys(("tags_0", "tags_1"), "{17}"),
     "limit": "10",
+    **dict.fromkeys(("states", "kind", "lane", "tenant", "failure_class", "aged_before"), None),
+    "root": "17",
+    "before": "1000000",
+    "system_lane": "system",
     "seqs": "{1,2}",
     "uploads": "{17,18}",
 }
@@ -43,7 +56,15 @@ FILL = """
     insert into upload (size, expires_at_ms, chunks, upload, tenant)
     select 1, case when n %% 10 = 0 then n end, 1, n::text, 't' from generate_series(1, 5000) n;
     insert into upload_chunk (number, upload, data) select 0, n::text, ''::bytea from generate_series(1, 5000) n;
-    analyze output; analyze artifact; analyze upload; analyze upload_chunk
+    insert into kept_key (tenant, dedupe_kind, dedupe_key, until_ms, seq, id, route, enqueued_at_ms)
+    select (n % 7)::text, 'a', n::text, n, n, n::text, 1, 1 from generate_series(1, 5000) n;
+    insert into job (seq, due_at_ms, enqueued_at_ms, route, priority, max_attempts, event_count, record_all, id,
+                     state, tenant, fair_key, headers, tags, payload, root)
+    select n, n, n, 1, 0, 5, 0, 0, n::text, 'done', 'a', 'a', '{}', '{}', 'null',
+           case when n % 10 = 0 then (n / 100)::text end
+      from generate_series(1, 5000) n;
+    insert into tag (seq, tag, value) select n, (n % 5)::text, (n % 50)::text from generate_series(1, 5000) n;
+    analyze tag; analyze job; analyze kept_key; analyze output; analyze artifact; analyze upload; analyze upload_chunk
 """
 
 
@@ -61,5 +82,5 @@ def test_no_query_scans_a_table_of_content(database: psycopg.Connection, schema:
     for name in NAMES:
         values = {key: VALUES[key] for key in set(re.findall(r"%\((\w+)\)", queries[name]))}
         plan = "\n".join(line for (line,) in database.execute(f"explain {queries[name]}", values).fetchall())
-        assert not re.search(r"Seq Scan on (output|artifact|upload)", plan), (name, plan)
+        assert not re.search(r"Seq Scan on (output|artifact|upload|kept_key|job|tag)", plan), (name, plan)
         assert re.search(r"Index|Bitmap", plan), (name, plan)

@@ -13,6 +13,10 @@ from psycopg import sql
 
 import holdfast
 from holdfast import Done
+from holdfast.client.queue_state import state_of
+from holdfast.domain import strict_json
+from holdfast.operations import webhooks
+from holdfast.storage.runners import SyncRunner
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.job_states import all_events, claimed
 from tests.support.postgres_server import Connection, Server, database_url, server_url
@@ -176,3 +180,29 @@ def test_a_foreign_transaction_that_only_reads_holds_nothing_back(queue: holdfas
         claimed(queue)
         careful.read()
         assert "second" in careful.seen
+
+
+def test_webhooks_wait_for_an_open_transaction_lose_nothing_and_doctor_says_so(
+    queue: holdfast.Queue, pair: tuple[Connection, Connection]
+) -> None:
+    older, younger = pair
+    runner = SyncRunner(state_of(queue).store)
+
+    def dispatch() -> list[str]:
+        found = runner.read(webhooks.collect, "a", None, 100).found
+        assert found is not None
+        assert runner.write(webhooks.dispatch, "a", found) is not None
+        return [strict_json.decode(new.payload_json)["body"] for new in found.deliveries]
+
+    younger.rollback()
+    older.rollback()
+    queue.webhooks.add("https://example.org/", types=["job.enqueued"])
+    older.execute("select pg_current_xact_id()")
+    queue.enqueue("mail", job_id="later")
+    queue.within(older).enqueue("mail", job_id="sooner")
+
+    assert dispatch() == []
+    [finding] = [one for one in queue.admin.report().findings if one.name == "webhooks"]
+    assert "open on the server" in finding.detail
+    older.commit()
+    assert [strict_json.decode(body)["data"]["job_id"] for body in dispatch()] == ["sooner", "later"]

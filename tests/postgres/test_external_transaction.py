@@ -158,7 +158,7 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
 
 def test_two_callers_with_the_same_key_make_one_job(queue: holdfast.Queue, own: Any) -> None:
     queue.within(own).enqueue("mail", 1, job_id="first", dedupe_key="k")
-    answers: list[holdfast.Enqueued[Any]] = []
+    answers: list[holdfast.types.Enqueued[Any]] = []
     other = threading.Thread(target=lambda: answers.append(queue.enqueue("mail", 2, dedupe_key="k")))
     other.start()
     own.commit()

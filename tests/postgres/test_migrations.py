@@ -90,7 +90,7 @@ def test_migrating_twice_does_nothing_the_second_time(server: Server) -> None:
 
 
 def test_nothing_is_made_where_that_is_not_allowed(server: Server) -> None:
-    with pytest.raises(SchemaMismatch):
+    with pytest.raises(SchemaMismatch, match=f"has no Holdfast schema '{SCHEMA}'; `holdfast migrate` creates it"):
         holdfast.connect(server.url, schema=SCHEMA, migrate=False).enqueue("mail")
     with server.superuser() as connection:
         found = connection.execute("select from pg_namespace where nspname = %s", [SCHEMA]).fetchall()

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, NewJob
-from holdfast.storage.postgres import transaction
+from holdfast.storage.postgres import commits
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.Monk
 
     terminator = threading.Thread(target=terminate)
     if request.param == "lock_timeout":
-        monkeypatch.setattr(transaction, "_NOTIFY_LOCK_MS", 20)
+        monkeypatch.setattr(commits, "_NOTIFY_LOCK_MS", 20)
     if request.param == "terminated":
         terminator.start()
     yield url

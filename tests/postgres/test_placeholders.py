@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast import Queue, Transaction
-from holdfast.storage.postgres.placeholders import to_driver
+from holdfast.storage.postgres.external_transaction import to_driver
 
 NAMED = {"n": 7, "text": "it's 100% :n ?"}
 

@@ -76,6 +76,18 @@ def test_many_threads_share_few_connections(queue: holdfast.Queue) -> None:
     assert {settled.error for settled in queue.settle_many([(claim, Done()) for claim in taken])} == {None}
 
 
+def test_jobs_whose_insert_and_notification_are_one_message_are_each_stored_once(queue: holdfast.Queue) -> None:
+    queue.enqueue("mail")
+
+    def enqueue() -> list[str]:
+        return [queue.enqueue("mail").id for _ in range(10)]
+
+    made = [in_background(enqueue) for _ in range(12)]
+    stored = [job_id for one in made for job_id in one.result(PATIENCE_SECONDS)]
+    assert len(set(stored)) == 120
+    assert queue.counts() == {"ready": 121}
+
+
 def test_a_bulk_arrives(queue: holdfast.Queue) -> None:
     for _ in range(3):
         queue.enqueue_many([{"kind": "mail", "payload": n} for n in range(1500)])

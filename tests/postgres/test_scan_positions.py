@@ -180,3 +180,92 @@ def test_several_routes_are_each_marked(queue: holdfast.Queue) -> None:
     taken = [claim.job.payload for _ in range(8) for claim in queue.claim_many(limit=BATCH)]
     assert taken == list(range(80))
     assert queue.claim() is None
+
+
+# --- claims that get fewer jobs than requested ---------------------------------------------------------------------
+
+
+@pytest.fixture(params=["reads", "has a number"])
+def held_open(request: pytest.FixtureRequest, url: str, schema: str) -> Iterator[None]:
+    """An open transaction that has only read, or that has written too, though no jobs."""
+    with psycopg.connect(url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select 1" if request.param == "reads" else "select pg_current_xact_id()")
+        yield
+
+
+def _claim_short(client: holdfast.Queue, clock: ManualClock) -> list[str]:
+    """Enqueue one job and claim more than that; the jobs of the next call are due later."""
+    client.enqueue("mail")
+    clock.advance(10)
+    return [claim.job.id for claim in client.claim_many(limit=BATCH, lease=3600)]
+
+
+def test_a_claim_that_comes_up_short_does_not_walk_through_what_was_claimed(
+    held_open: None, url: str, schema: str
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
+        for _ in range(30):
+            queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
+    clock.advance(10)
+    counts = []
+    for claims in (4, 5):
+        before = settled(lambda: entries_read(url, schema, READY))
+        with holdfast.connect(url, schema=schema, clock=clock) as client:
+            for _ in range(claims):
+                assert len(_claim_short(client, clock)) == 1
+        settled(lambda: entries_read(url, schema, READY), but_not=before)
+        counts.append(entries_read(url, schema, READY) - before)
+    assert counts[0] > 2_000, "a new client reads everything once"
+    assert counts[1] - counts[0] < 200
+
+
+@pytest.fixture
+def with_floor(url: str, schema: str) -> Iterator[tuple[holdfast.Queue, ManualClock]]:
+    """A client that knows before which time its route has no jobs, and its clock."""
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as client:
+        for _ in range(4):
+            _claim_short(client, clock)
+        yield client, clock
+
+
+def test_a_job_of_a_transaction_open_for_long_is_found_when_it_commits(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, clock = with_floor
+    with holdfast.connect(url, schema=schema, clock=clock) as other, other.transaction() as late:
+        made = late.enqueue("mail")
+        clock.advance(60)
+        for _ in range(4):
+            assert made.id not in _claim_short(client, clock)
+    assert made.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]
+
+
+def test_a_job_that_was_due_long_ago_and_becomes_claimable_is_found(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, clock = with_floor
+    made = client.enqueue("mail", priority=-1)
+    with holdfast.connect(url, schema=schema, clock=clock) as other:
+        with psycopg.connect(url) as hand:
+            hand.execute(f"select seq from {schema}.job where id = %s for update".encode(), [made.id])
+            for _ in range(4):
+                assert made.id not in _claim_short(client, clock)
+        other.reprioritize(made.id, 0)
+        assert made.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]
+
+
+def test_a_released_job_that_was_due_long_ago_is_found(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, clock = with_floor
+    client.enqueue("mail")
+    held = claimed(client, lease=3600)
+    for _ in range(4):
+        _claim_short(client, clock)
+    with holdfast.connect(url, schema=schema, clock=clock) as other:
+        other.settle(held, holdfast.Released())
+    assert held.job.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]

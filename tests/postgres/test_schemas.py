@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, InvalidInput, JobNotFound
+from holdfast.client.queue_state import state_of
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 from tests.postgres.conftest import drop_schema
@@ -120,7 +121,7 @@ def test_any_other_name_is_refused_at_once(url: str, name: object) -> None:
 
 def test_a_store_names_its_schema_unless_it_is_the_usual_one() -> None:
     usual, other = (
-        holdfast.connect("postgresql://db.internal:6432/shop", schema=name).store
+        state_of(holdfast.connect("postgresql://db.internal:6432/shop", schema=name)).store
         for name in ("holdfast", "shop_jobs")
     )
 

@@ -15,7 +15,7 @@ import holdfast
 from holdfast import Conflict, Done, NewJob
 from holdfast.client.connect import queue_on
 from holdfast.errors import KindRetired, StoreBusy, StoreUnreachable
-from holdfast.storage.postgres import transaction
+from holdfast.storage.postgres import commits
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
@@ -272,7 +272,7 @@ class TestKeys:
         assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "Job"]
 
     def test_many_in_either_order_all_come_through(self, queue: holdfast.Queue) -> None:
-        def enqueue(names: list[str]) -> Callable[[], list[holdfast.Enqueued[Any]]]:
+        def enqueue(names: list[str]) -> Callable[[], list[holdfast.types.Enqueued[Any]]]:
             return lambda: queue.enqueue_many([NewJob("mail", job_id=name) for name in names])
 
         names = [f"job-{number}" for number in range(40)]
@@ -372,7 +372,7 @@ def test_what_others_hold_for_too_long_is_a_busy_store(
 ) -> None:
     queue.enqueue("mail", job_id="a")
     # The server also ends transactions that are idle for as long, which must not happen to this client under load.
-    monkeypatch.setattr(transaction, "LOCK_MS", 500)
+    monkeypatch.setattr(commits, "LOCK_MS", 500)
     impatient = holdfast.connect(url, schema=schema)
     with in_hand(url, schema, "a"):
         with pytest.raises(StoreBusy):
@@ -389,7 +389,7 @@ class TestSilence:
     @pytest.fixture
     def silent(self, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
         queue.migrate()
-        monkeypatch.setattr(transaction, "LOCK_MS", 200)
+        monkeypatch.setattr(commits, "LOCK_MS", 200)
         made = Slow(url, schema)
         yield made
         made.queue.close()
@@ -408,7 +408,8 @@ class TestSilence:
     def test_what_it_was_about_to_settle_is_settled_by_sending_it_again(
         self, silent: Slow, queue: holdfast.Queue
     ) -> None:
-        made, claim = queue.enqueue("mail"), claim_one(queue)
+        # A job with a dedupe key is settled by several statements.
+        made, claim = queue.enqueue("mail", dedupe_key="key"), claim_one(queue)
         first = silent.begin(lambda queue: queue.settle(claim, Done({"sent": 1})))
         assert queue.settle(claim, Done({"sent": 2})).state == "done"
         silent.go_on()

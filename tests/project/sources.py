@@ -30,11 +30,6 @@ class Module(NamedTuple):
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
 
-    @property
-    def generated(self) -> bool:
-        """Whether `scripts/make-sync` writes it."""
-        return self.path.read_text(encoding="utf-8").startswith("# Generated ")
-
 
 @functools.cache
 def modules() -> list[Module]:

@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.domain.job import JobRow
 from holdfast.storage.postgres import transaction as postgres
-from holdfast.storage.postgres.sql import LEASED
-from holdfast.storage.postgres.sql import QUERIES as POSTGRES
+from holdfast.storage.postgres.sql import LEASED, QUERIES as POSTGRES
 from holdfast.storage.sql_transaction import CHANGING
 from holdfast.storage.sqlite import transaction as sqlite
 from holdfast.storage.sqlite.sql import QUERIES as SQLITE

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from tests.project.public_api import MODULES
-from tests.project.sources import DOCS, assert_none, load_script
+from tests.project.sources import DOCS, ROOT, assert_none, load_script
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,17 @@ def test_every_attribute_and_type_in_the_reference_has_a_docstring(script: Any, 
     assert_none(script.undocumented)
 
 
+def test_no_type_in_a_signature_has_the_name_of_an_exported_class() -> None:
+    domain = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/holdfast/domain").glob("*.py"))
+    aliases = re.findall(r"^(\w+): TypeAlias", domain, re.MULTILINE)
+    exported = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+
+    assert_none(name for name in aliases if isinstance(exported.get(name), type))
+
+
 def test_a_sync_and_an_async_method_have_the_same_parameters(generated: dict[Path, str]) -> None:
     # The page of an async class shows in full only the methods that differ.
     [described] = re.findall(r"### AsyncQueue\n(.*?)<a id", generated[DOCS / "reference" / "queue.md"], re.DOTALL)
 
     assert "```" not in described
-    assert all(
-        f"`{name}`" in described for name in vars(holdfast.AsyncQueue) if not name.startswith("_") and name != "store"
-    )
+    assert all(f"`{name}`" in described for name in vars(holdfast.AsyncQueue) if not name.startswith("_"))

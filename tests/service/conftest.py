@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -35,3 +36,12 @@ def served(request: pytest.FixtureRequest) -> Iterator[Server]:
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server on one engine, for behaviour that does not depend on the store."""
     yield from _served(request, DURABLE_ENGINES[0])
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Let the test open thousands of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

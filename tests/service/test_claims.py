@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Job
-from tests.support.service import Answer, Client, Server, wait_until
+import holdfast
+from holdfast import Claim, Job
+from holdfast.domain.access import Grants
+from holdfast.service import held_claims
+from holdfast.service.held_claims import HeldClaims
+from tests.support.service import Answer, Client, Server, claim_waits, wait_until
 
 
 def claim_one(client: Client, **options: Any) -> dict[str, Any]:
@@ -215,8 +219,7 @@ def test_a_waiting_claim_gets_a_job_as_soon_as_it_is_enqueued(served: Server) ->
 def test_a_claimer_that_has_gone_gets_no_job(served: Server) -> None:
     worker = served.client("work")
     connection = worker.open("POST", "/v1/claims", {"worker": "gone", "wait": 30})
-    # The claim has looked for jobs and waits.
-    wait_until(lambda: "claim_next_times" in served.harness.faults.seen)
+    wait_until(lambda: claim_waits(served))
     connection.close()
     # The server notices it before a job arrives, or hands out the job and takes it back.
     served.queue.enqueue("a", job_id="one", max_attempts=1)
@@ -233,7 +236,7 @@ def test_a_revoked_token_ends_its_long_poll(server: Server) -> None:
     worker = server.client("work")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 30})
-        wait_until(lambda: "claim_next_times" in server.harness.faults.seen)
+        wait_until(lambda: claim_waits(server))
         server.queue.admin.tokens.revoke(str(worker.token).split("_")[1])
         began = time.monotonic()
         answer = waiting.result()
@@ -248,9 +251,51 @@ def test_a_shutdown_ends_long_polls_at_once(server: Server) -> None:
     with ThreadPoolExecutor(2) as pool:
         claiming = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 30})
         waiting = pool.submit(worker.get, "/v1/jobs/one?wait=30")
-        wait_until(lambda: {"claim_next_times", "jobs_finished"} <= set(server.harness.faults.seen))
+        wait_until(lambda: claim_waits(server) and "jobs_finished" in server.harness.faults.seen)
         seconds = server.stop()
 
         assert claiming.result().json["claims"] == []
         assert waiting.result().json["state"] == "scheduled"
     assert seconds < 5
+
+
+class TestKeptClaims:
+    """The claims that a server keeps for settlements; what they must not permit."""
+
+    def claim(self, **options: Any) -> Claim:
+        queue = holdfast.connect(":memory:")
+        queue.enqueue("mail", **options)
+        [claim] = queue.claim_many(limit=1)
+        queue.close()
+        return claim
+
+    def test_a_kept_claim_is_returned_once_and_only_for_its_epoch_and_token(self) -> None:
+        held, claim, grants = HeldClaims(), self.claim(), Grants(("work",))
+        held.keep([claim])
+        job_id, epoch, token = claim.job.id, claim.epoch, claim.lease_token
+        assert held.take(job_id, epoch + 1, token, None, grants) is None
+        assert held.take(job_id, epoch, "other", None, grants) is None
+        assert held.take(job_id, epoch, token, None, grants) is claim
+        assert held.take(job_id, epoch, token, None, grants) is None
+
+    def test_a_kept_claim_of_another_tenant_lane_or_kind_is_not_found(self) -> None:
+        held, claim = HeldClaims(), self.claim()
+        held.keep([claim])
+        proof = claim.job.id, claim.epoch, claim.lease_token
+        assert held.take(*proof, "other", Grants(("work",), tenant="other")) is None
+        assert held.take(*proof, None, Grants(("work",), lanes=("other",))) is None
+        assert held.take(*proof, None, Grants(("work",), kinds=("other",))) is None
+        assert held.take(*proof, "default", Grants(("work",), kinds=("mail",))) is claim
+
+    def test_large_jobs_are_not_kept_and_the_number_of_others_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held, grants = HeldClaims(), Grants(("work",))
+        large = self.claim(payload="x" * 5_000)
+        held.keep([large])
+        assert held.take(large.job.id, large.epoch, large.lease_token, None, grants) is None
+        monkeypatch.setattr(held_claims, "_KEPT_MAX", 1)
+        first, second = self.claim(), self.claim()
+        held.keep([first, second])
+        assert held.take(first.job.id, first.epoch, first.lease_token, None, grants) is None
+        assert held.take(second.job.id, second.epoch, second.lease_token, None, grants) is second

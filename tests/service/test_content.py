@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Artifact, Claim, Done, Queue
+from holdfast.client.queue_state import state_of
 from holdfast.domain import limits
 from tests.support.service import Client, Server, Stream, wait_until
 
@@ -151,7 +152,7 @@ def test_output_streams_get_comments_are_limited_and_end_with_their_token(server
 
 def test_a_stream_whose_client_has_gone_is_forgotten(server: Server) -> None:
     running(server.queue)
-    notifier = server.queue.store.notifier
+    notifier = state_of(server.queue).store.notifier
     with server.client("read").stream("/v1/jobs/one/output"):
         wait_until(lambda: "output:one" in notifier.topics())
     wait_until(lambda: "output:one" not in notifier.topics())

@@ -12,10 +12,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Queue
+from holdfast.domain import webhooks
+from holdfast.domain.access import Grants
 from holdfast.domain.job import row_of
-from holdfast.operations import artifacts as artifact_operations
+from holdfast.operations import (
+    access as access_operations,
+    artifacts as artifact_operations,
+    webhooks as webhook_operations,
+)
 from holdfast.service.routes import ROUTES
-from tests.support.service import Client, Server, wait_until
+from tests.support.service import Client, Server, claim_waits, wait_until
 
 
 class Cut(NamedTuple):
@@ -91,6 +97,20 @@ def upload_is(**values: Any) -> Callable[[Queue], int]:
     return test
 
 
+OLD, NEW = "a" * 16, "b" * 16
+SECRET = {"id": NEW, "secret_hash": "0" * 64}
+
+
+def token(queue: Queue) -> None:
+    """Store a token whose id is known."""
+    queue._runner.write(access_operations.create_token, OLD, "1" * 64, "n", Grants(("read",)), None, "test")
+
+
+def tokens(queue: Queue) -> int:
+    """Return the number of tokens with the id that the client has chosen."""
+    return sum(one.id == NEW for one in queue.admin.tokens.list())
+
+
 def say(queue: Queue) -> None:
     """Store one ready entry of a session."""
     queue.enqueue("a", session="chat", job_id="one", events="all", join=True)
@@ -116,6 +136,47 @@ def session_is(**values: Any) -> Callable[[Queue], int]:
         return sum(all(getattr(info, name) == value for name, value in values.items()) for info in found)
 
     return test
+
+
+HOOK, KEPT = "wh_" + OLD, "whsec_" + "c2VjcmV0" * 4
+NEW_HOOK = {"url": "https://example.org/", "id": "wh_" + NEW, "secret": KEPT}
+
+
+def webhook(queue: Queue) -> None:
+    """Store a webhook whose id is known."""
+    new = webhooks.check_webhook("https://example.org/", {})
+    queue._runner.write(webhook_operations.add_webhook, HOOK, new, "whsec_" + "b2xkb2xk" * 4, "test")
+
+
+def disabled_webhook(queue: Queue) -> None:
+    """Store a disabled webhook."""
+    webhook(queue)
+    queue._runner.write(webhook_operations.record_answer, HOOK, webhooks.Answer(410))
+
+
+def secrets(queue: Queue) -> list[bool]:
+    """Return for each secret of the webhook whether it is the new one."""
+    found, _ = queue._runner.read(webhook_operations.endpoints, [HOOK])
+    return [one.text == KEPT for one in found[HOOK].secrets]
+
+
+NIGHTLY = {"kind": "a", "cron": "0 3 * * *"}
+
+
+def scheduled(queue: Queue) -> None:
+    """Store a schedule."""
+    queue.schedules.set("nightly", kind="a", cron="0 3 * * *")
+
+
+def paused_schedule(queue: Queue) -> None:
+    """Store a paused schedule."""
+    scheduled(queue)
+    queue.schedules.pause("nightly")
+
+
+def schedules(*, paused: bool) -> Callable[[Queue], int]:
+    """Return a function that counts the schedules that are paused, or those that are not."""
+    return lambda queue: sum(one.paused == paused for one in queue.schedules.list())
 
 
 CALLS = {
@@ -179,6 +240,39 @@ CALLS = {
     "reprioritize_job": Cut("/v1/jobs/one/reprioritize", {"priority": 5}, events("reprioritized"), prepare=enqueue),
     "cancel_jobs": Cut("/v1/admin/cancel", {"job_ids": ["one"]}, events("cancelled"), prepare=enqueue),
     "requeue_jobs": Cut("/v1/admin/requeue", {"job_ids": ["one"]}, events("requeued"), prepare=cancelled),
+    "create_token": Cut("/v1/tokens", {"name": "n", "roles": ["read"], **SECRET}, tokens),
+    "rotate_token": Cut(f"/v1/tokens/{OLD}/rotate", SECRET, tokens, prepare=token),
+    "revoke_token": Cut(
+        f"/v1/tokens/{OLD}/revoke",
+        None,
+        lambda queue: sum(one.revoked_at is not None for one in queue.admin.tokens.list()),
+        prepare=token,
+    ),
+    "add_webhook": Cut("/v1/webhooks", NEW_HOOK, lambda queue: len(queue.webhooks.list())),
+    "rotate_webhook": Cut(
+        f"/v1/webhooks/{HOOK}/rotate",
+        {"secret": KEPT},
+        lambda queue: int(secrets(queue) == [True, False]),
+        prepare=webhook,
+    ),
+    "enable_webhook": Cut(
+        f"/v1/webhooks/{HOOK}/enable",
+        None,
+        lambda queue: int(queue.webhooks.get(HOOK).state == "active"),
+        prepare=disabled_webhook,
+    ),
+    "remove_webhook": Cut(
+        f"/v1/webhooks/{HOOK}/remove", None, lambda queue: int(queue.webhooks.list() == []), prepare=webhook
+    ),
+    "set_schedule": Cut("/v1/schedules/nightly", NIGHTLY, schedules(paused=False), method="PUT"),
+    "declare_schedules": Cut(
+        "/v1/schedules", {"schedules": [{"name": "nightly", "owner": "app", **NIGHTLY}]}, schedules(paused=False)
+    ),
+    "pause_schedule": Cut("/v1/schedules/nightly/pause", None, schedules(paused=True), prepare=scheduled),
+    "resume_schedule": Cut("/v1/schedules/nightly/resume", None, schedules(paused=False), prepare=paused_schedule),
+    "remove_schedule": Cut(
+        "/v1/schedules/nightly/remove", None, lambda queue: int(queue.schedules.list() == []), prepare=scheduled
+    ),
     "retire_kind": Cut("/v1/kinds/a/retire", None, lambda queue: sum(kind.retired for kind in queue.kinds.list())),
 }
 # Requests to workers and restore are set once by their nature; nothing of them is counted. An upload that is begun
@@ -186,8 +280,13 @@ CALLS = {
 NOT_COUNTED = {"restore_kind", "drain_worker", "stop_worker", "begin_upload"}
 # What is pruned, published or registered twice is so once. An audit entry is repeated with its request.
 NOT_COUNTED |= {"prune", "publish_kinds", "register_worker", "remove_worker", "record_action"}
-# A second requeue is refused, because the job is no longer failed or cancelled; it has no effect.
-REFUSED_AGAIN = {"requeue_job"}
+# Another test of a webhook is another delivery; a replay requeues what has failed, as `requeue_jobs` does.
+NOT_COUNTED |= {"test_webhook", "replay_webhook"}
+# Another run of a schedule is another job.
+NOT_COUNTED |= {"run_schedule"}
+# A second requeue is refused, because the job is no longer failed or cancelled; it has no effect. Nor is there a
+# webhook or a schedule to remove.
+REFUSED_AGAIN = {"requeue_job": 409, "remove_webhook": 404, "remove_schedule": 404}
 
 
 def test_every_changing_route_is_cut() -> None:
@@ -227,9 +326,9 @@ def test_a_call_whose_connection_is_cut_can_be_sent_again(
     again = client.request(call.method, call.path, call.body, call.headers)
     assert call.effects(served.queue) == 1
     if name in REFUSED_AGAIN:
-        assert {answer.status, again.status} <= {200, 409}
+        assert {answer.status, again.status} <= {200, REFUSED_AGAIN[name]}
         return
-    assert (answer.status, again.status) in {(200, 200), (201, 200)}, (answer, again)
+    assert (answer.status, again.status) in {(200, 200), (201, 200), (201, 201)}, (answer, again)
     assert _comparable(answer.content) == _comparable(again.content)
 
 
@@ -249,6 +348,31 @@ def test_a_claim_cut_before_its_answer_delays_the_job_by_the_time_to_acknowledge
 
     [claim] = client.post("/v1/claims", {"worker": "here"}).json["claims"]
     assert (claim["job"]["attempt"], claim["job"]["suspect"]) == (1, False)
+
+
+@pytest.mark.parametrize("step", ["sent", "waiting", "claimed", "answered"])
+def test_a_claimer_that_dies_at_any_step_of_its_long_poll_delays_no_job_for_long(served: Server, step: str) -> None:
+    client = served.client("work")
+    connection = client.open("POST", "/v1/claims", {"worker": "gone", "wait": 30, "ack_ms": 2_000})
+    if step != "sent":
+        wait_until(lambda: claim_waits(served))
+    if step in {"claimed", "answered"}:
+        served.queue.enqueue("a", job_id="one", max_attempts=1)
+        wait_until(lambda: served.queue.get("one").state == "running")
+    if step == "answered":
+        assert connection.recv(5) == b"HTTP/"
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    connection.close()
+    if step in {"sent", "waiting"}:
+        served.queue.enqueue("a", job_id="one", max_attempts=1)
+
+    delay = 0.0
+    while not (claims := client.post("/v1/claims", {"worker": "here"}).json["claims"]):
+        # The time to acknowledge, and a second.
+        assert delay < 3
+        served.clock.advance(0.5)
+        delay += 0.5
+    assert (claims[0]["job"]["attempt"], claims[0]["job"]["suspect"]) == (1, False)
 
 
 def test_a_request_that_is_cut_in_its_body_has_no_effect(server: Server) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,14 @@ def test_the_commands_are_valid() -> None:
     program, *arguments = json.loads(command)
     assert program == "holdfast"
     check_command(arguments)
-    assert "[cli,postgres,server]" in container
+    assert "[cli,postgres,server,webhooks]" in container
+
+
+def test_the_container_gets_every_file_that_the_package_is_built_from() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    copied = re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    files = {file for line in copied for file in line.split()}
+    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} == files
 
 
 def test_the_metric_that_scales_workers_is_served_by_lane(server: Server) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -32,11 +33,13 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def working(command: list[str], server: ServeProcess, token: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker for a block."""
+def working(
+    command: list[str], server: ServeProcess, token: str, output: IO[bytes] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker for a block, as the leader of its process group."""
     known = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     environment = {**known, "HOLDFAST_URL": server.started["url"], "HOLDFAST_TOKEN": token}
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
     try:
         yield process
     finally:
@@ -96,14 +99,22 @@ def test_a_worker_settles_every_job_once_although_its_server_is_killed(
                     server.close()
                     server = ServeProcess(path, port=server.port)
                 wait_until(lambda: done(queue) == JOBS)
-                stop(worker, server)
+                # A killed server may have stored a settlement without an answer, which the worker sends again.
+                if command[0] == "node":
+                    worker.terminate()
+                    assert worker.wait(TIMEOUT) == 0
+                else:
+                    queue.enqueue(kind, payload, events="all")
+                    wait_until(lambda: done(queue) == JOBS + 1)
+                    stop(worker, server)
         finally:
             server.close()
         jobs = list(queue.jobs())
         events = [event for event in queue.events(limit=1_000) if event.name == "done"]
         output = {job.id: "".join(chunk.text for chunk in queue.output(job.id)) for job in jobs}
 
-        assert [job.result for job in jobs] == [result] * JOBS
+        assert [job.result for job in jobs] == [result] * len(jobs)
+        assert len(jobs) >= JOBS
         assert sorted(event.job_id for event in events) == sorted(job.id for job in jobs)
         if command[0] == "node":
             assert all(text.startswith("5 characters\n") for text in output.values())
@@ -130,3 +141,67 @@ def test_the_shell_worker_reports_a_command_that_fails_and_stops_one_that_is_can
                 stop(worker, server)
         finally:
             server.close()
+
+
+@needs("curl", "jq")
+@pytest.mark.slow("it starts a server")
+def test_ctrl_c_ends_the_shell_worker_without_printing_a_job(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    printed = tmp_path / "printed"
+    with holdfast.connect(path) as queue:
+        token = queue.admin.tokens.create("worker", roles=["work"]).text
+        server = ServeProcess(path)
+        command = [str(EXAMPLES / "worker.sh"), "a", "cat"]
+        try:
+            # A terminal sends SIGINT to all processes of the command, also to the curl that waits for a job.
+            with printed.open("wb") as output, working(command, server, token, output) as worker:
+                assert queue.enqueue("a", {"card": "secret"}).result(timeout=TIMEOUT)
+                wait_until(lambda: waits_for_a_job(worker.pid))
+                os.killpg(worker.pid, signal.SIGINT)
+                assert worker.wait(TIMEOUT) == 0
+        finally:
+            server.close()
+
+    assert printed.read_text() == ""
+
+
+def waits_for_a_job(process: int) -> bool:
+    """Return whether the shell worker has a curl that sends a claim."""
+    found = subprocess.run(["pgrep", "-g", str(process), "-f", "v1/claims "], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+@pytest.mark.slow("it starts a server")
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        pytest.param(
+            [str(EXAMPLES / "worker.sh"), "a", "cat"], '"not_authenticated"', marks=needs("curl", "jq"), id="shell"
+        ),
+        pytest.param(
+            ["node", str(EXAMPLES / "worker.mjs")],
+            "not_authenticated: the token is not known",
+            marks=needs("node"),
+            id="node",
+        ),
+    ],
+)
+def test_a_worker_with_a_wrong_token_says_so_and_exits_with_1(tmp_path: Path, command: list[str], shown: str) -> None:
+    printed = tmp_path / "printed"
+    server = ServeProcess(tmp_path / "jobs.db")
+    try:
+        with printed.open("wb") as output, working(command, server, "hf_wrong", output) as worker:
+            assert worker.wait(TIMEOUT) == 1
+    finally:
+        server.close()
+
+    assert shown in printed.read_text()
+    assert printed.read_text().count("\n") <= 1
+
+
+@pytest.mark.parametrize(("arguments", "missing"), [([], "KIND"), (["a"], "COMMAND")])
+def test_the_shell_worker_names_a_missing_argument(arguments: list[str], missing: str) -> None:
+    ran = subprocess.run([EXAMPLES / "worker.sh", *arguments], capture_output=True, text=True, check=False)
+
+    assert ran.returncode != 0
+    assert f"the {missing} is missing" in ran.stderr

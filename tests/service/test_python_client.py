@@ -18,8 +18,9 @@ from click.testing import CliRunner
 import holdfast
 from holdfast import Done, Worker
 from holdfast.cli.root import root
+from holdfast.client.queue_state import state_of
 from holdfast.domain.access import Role
-from holdfast.domain.retry import RetryPolicy
+from holdfast.domain.backoff import RetryPolicy
 from holdfast.errors import (
     Forbidden,
     InvalidInput,
@@ -71,14 +72,20 @@ def test_problems_are_the_errors_of_the_library(served: Server) -> None:
 def test_a_token_limits_the_client_and_is_never_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with connected(server, "produce", tenant="acme", priority_max=5) as queue:
-        token = str(queue.store.address())
+        token = str(state_of(queue).store.address())
         assert queue.enqueue("a").job.tenant == "acme"
         with pytest.raises(Forbidden) as refused:
             queue.enqueue("a", priority=9)
         assert (refused.value.field, refused.value.limit) == ("priority", 5)
         with pytest.raises(Forbidden) as other:
             queue.claim()
-        shown = [repr(queue), repr(queue.store), queue.store.description(), str(other.value), caplog.text]
+        shown = [
+            repr(queue),
+            repr(state_of(queue).store),
+            state_of(queue).store.description(),
+            str(other.value),
+            caplog.text,
+        ]
         assert not any("hf_" in text for text in shown), token
     url = f"http://127.0.0.1:{server.port}"
     for wrong in (None, SECRET):
@@ -98,8 +105,19 @@ def test_the_command_line_works_over_http(server: Server) -> None:
     assert "enqueued" in runner.invoke(root, ["enqueue", "mail", '{"to": "ada"}']).stdout
     listed = runner.invoke(root, ["jobs", "list", "--json"])
     assert json.loads(listed.stdout)["jobs"][0]["payload"] == {"to": "ada"}
-    refused = runner.invoke(root, ["doctor"])
-    assert (refused.exit_code, "not available over HTTP" in refused.stderr) == (2, True)
+    created = runner.invoke(root, ["token", "create", "ci", "--role", "read"])
+    assert (created.exit_code, created.stdout[:3]) == (0, "hf_"), created.stderr
+    assert " ci " in runner.invoke(root, ["token", "list"]).stdout
+    added = runner.invoke(root, ["webhooks", "add", "https://example.org/", "--json"])
+    webhook = json.loads(added.stdout)
+    assert webhook["secret"].startswith("whsec_")
+    for action in ("test", "rotate", "enable", "replay", "show", "remove"):
+        managed = runner.invoke(root, ["webhooks", action, webhook["id"]])
+        assert managed.exit_code == 0, (action, managed.stderr)
+    assert "no webhook" in runner.invoke(root, ["webhooks", "show", webhook["id"]]).stderr
+    for command in (["doctor"], ["migrate"], ["serve"]):
+        refused = runner.invoke(root, command)
+        assert (refused.exit_code, "needs the store itself" in refused.stderr) == (2, True)
     without = CliRunner(env={**environment, "HOLDFAST_TOKEN": None}).invoke(root, ["stats"])
     assert "set HOLDFAST_TOKEN" in without.stderr
 
@@ -132,7 +150,6 @@ def test_what_needs_the_store_itself_says_so(server: Server) -> None:
             lambda: queue.within(None),
             queue.migrate,
             queue.admin.report,
-            queue.admin.tokens.list,
         ):
             with pytest.raises(Misconfigured, match="not available over HTTP"):
                 call()
@@ -163,6 +180,12 @@ def cutting(requests: list[bytes]) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
+
+
+def test_a_tag_whose_key_cannot_be_sent_is_refused(server: Server) -> None:
+    with connected(server) as queue, pytest.raises(InvalidInput, match="'='") as refused:
+        queue.jobs(tags={"a=b": "c"})
+    assert refused.value.field == "tags"
 
 
 def test_a_lost_answer_is_asked_for_again_only_if_that_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,37 +24,56 @@ EXCLUDED_OPERATION = "create_jobs_bulk"
 WAIT_SECONDS = 0.05
 
 
-@pytest.mark.slow("it generates requests")
-@pytest.mark.service_settings(wait_seconds_max=WAIT_SECONDS)
-@pytest.mark.parametrize(
-    ("phases", "examples"),
-    [("examples,fuzzing", 2), pytest.param("examples,coverage,fuzzing", 20, marks=pytest.mark.long)],
-)
-def test_schemathesis_finds_nothing(server: Server, tmp_path: Path, phases: str, examples: int) -> None:
-    config = tmp_path / "schemathesis.toml"
-    config.write_text(CONFIG)
+WEBHOOK = {"url": "https://example.org/", "id": "wh_mvxgk3tdmfxgg2lb", "secret": "whsec_" + "c2VjcmV0" * 4}
+
+
+def run(server: Server, folder: Path, config: str, *options: str) -> None:
+    """Generate requests, and fail if the tool finds a defect."""
+    (folder / "schemathesis.toml").write_text(CONFIG + config)
     token = server.client("admin").token
+    program = str(Path(sys.executable).with_name("schemathesis"))
+    common = ["--checks", "all", "--exclude-checks", EXCLUDED_CHECKS, "--no-color", "--request-timeout", "20"]
     ran = subprocess.run(
         [
-            *(str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run"),
-            *(
-                "--phases",
-                phases,
-                "--max-examples",
-                str(examples),
-                "--checks",
-                "all",
-                "--exclude-checks",
-                EXCLUDED_CHECKS,
-            ),
-            *("--exclude-operation-id", EXCLUDED_OPERATION, "--no-color", "--request-timeout", "20"),
+            *(program, "--config-file", str(folder / "schemathesis.toml"), "run", *common, *options),
             *("--header", f"Authorization: Bearer {token}", f"http://127.0.0.1:{server.port}/openapi.json"),
         ],
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
-        cwd=tmp_path,
+        cwd=folder,
     )
 
     assert ran.returncode == 0, ran.stdout[-20_000:] + ran.stderr[-2_000:]
+
+
+@pytest.mark.slow("it generates requests")
+@pytest.mark.service_settings(wait_seconds_max=WAIT_SECONDS)
+@pytest.mark.parametrize(
+    ("phases", "examples"),
+    [("examples,fuzzing", "2"), pytest.param("examples,coverage,fuzzing", "20", marks=pytest.mark.long)],
+)
+def test_schemathesis_finds_nothing(server: Server, tmp_path: Path, phases: str, examples: str) -> None:
+    run(
+        server,
+        tmp_path,
+        "",
+        "--phases",
+        phases,
+        "--max-examples",
+        examples,
+        "--exclude-operation-id",
+        EXCLUDED_OPERATION,
+    )
+
+
+@pytest.mark.slow("it generates requests")
+def test_it_finds_nothing_about_a_webhook_that_exists(server: Server, tmp_path: Path) -> None:
+    assert server.client("admin").post("/v1/webhooks", WEBHOOK).status == 201
+    selected = ("--include-path-regex", "webhook_id", "--exclude-operation-id", "remove_webhook")
+    config = f'[parameters]\n"path.webhook_id" = "{WEBHOOK["id"]}"\n'
+    run(server, tmp_path, config, "--phases", "fuzzing", "--max-examples", "5", *selected)
+
+    actions = {one.action for one in server.queue.admin.audit_log()}
+    assert actions >= {f"webhooks.{name}" for name in ("enable", "replay", "rotate", "test")}

@@ -183,3 +183,20 @@ def test_a_chosen_id_that_another_tenant_uses_reveals_nothing_but_that_it_is_in_
         assert {**same.json, "request_id": ""} == {**theirs.json, "request_id": ""}
     assert served.queue.get("used") == before
     assert len(served.queue.jobs(tenant="other")) == 1
+
+
+def test_a_digest_that_a_client_chose_reveals_no_job_of_others(served: Server) -> None:
+    digest = "0" * 32
+    body = {"kind": "a", "job_id": "theirs", "digest": digest, "payload": {"holdfast.codec": "x", "data": ""}}
+    owner = served.client("produce", tenant="acme")
+    assert owner.post("/v1/jobs", body).status == 201
+    again = owner.post("/v1/jobs", {**body, "payload": {"holdfast.codec": "x", "data": "AA=="}})
+    assert (again.status, again.json["created"]) == (200, False)
+    assert owner.post("/v1/jobs", {**body, "digest": "1" * 32}).code == "conflict"
+
+    other = served.client("produce", tenant="globex").post("/v1/jobs", body)
+    assert (other.status, other.code) == (409, "conflict")
+    scoped = served.client("produce", tenant="acme", kinds=["b"]).post("/v1/jobs", {**body, "kind": "b"})
+    assert (scoped.status, scoped.code) == (409, "conflict")
+    wrong = owner.post("/v1/jobs", {**body, "digest": "x"})
+    assert (wrong.status, wrong.json["field"]) == (422, "digest")

@@ -15,8 +15,9 @@ import pytest
 
 import holdfast
 from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
+from holdfast.client.queue_state import state_of
 from holdfast.errors import StoreBusy
-from holdfast.storage.sqlite import group_commit, writer
+from holdfast.storage.sqlite import connection, writer
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 
@@ -237,8 +238,7 @@ class TestWaitingForTheWriter:
 
     @pytest.fixture(autouse=True)
     def short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "BUSY_SECONDS", 0.1)
-        monkeypatch.setattr(group_commit, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(connection, "BUSY_SECONDS", 0.1)
 
     def test_a_thread_that_waits_too_long_for_another_is_told(self, queue: holdfast.Queue) -> None:
         with queue.transaction() as transaction:
@@ -271,8 +271,7 @@ class TestWaitingForTheWriter:
         asyncio.run(scenario())
 
     def test_a_task_in_its_own_transaction_is_told_at_once(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
-        monkeypatch.setattr(group_commit, "BUSY_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(connection, "BUSY_SECONDS", PATIENCE_SECONDS)
 
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
@@ -293,7 +292,7 @@ class TestWaitingForTheWriter:
                     queue.enqueue("mail"),
                     queue.claim(),
                     queue.transaction().__aenter__(),
-                    asyncio.to_thread(holdfast.Queue(queue._state).enqueue, "mail"),
+                    asyncio.to_thread(holdfast.Queue(state_of(queue)).enqueue, "mail"),
                     return_exceptions=True,
                 )
                 await transaction.enqueue("mail", job_id="kept")
@@ -305,8 +304,7 @@ class TestWaitingForTheWriter:
         asyncio.run(scenario())
 
     def test_a_task_started_in_a_transaction_runs_after_it(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
-        monkeypatch.setattr(group_commit, "BUSY_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(connection, "BUSY_SECONDS", PATIENCE_SECONDS)
 
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
@@ -363,7 +361,7 @@ class TestLoopsThatEnd:
         task = self.leave_open(queue)
         with holdfast.connect(path) as other:
             assert other.enqueue("mail", job_id="others").created
-        blocking = holdfast.Queue(queue._state)
+        blocking = holdfast.Queue(state_of(queue))
         assert blocking.enqueue("mail", job_id="ours").created
         assert {job.id for job in blocking.jobs()} == {"others", "ours"}
         assert not task.done()
@@ -372,7 +370,7 @@ class TestLoopsThatEnd:
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_a_transaction_that_queued_in_a_closed_loop_does_not_get_the_lead(self, path: str) -> None:
         queue = holdfast.connect_async(path)
-        blocking = holdfast.Queue(queue._state)
+        blocking = holdfast.Queue(state_of(queue))
         loop = asyncio.new_event_loop()
         with blocking.transaction() as transaction:
             transaction.enqueue("mail", job_id="first")
@@ -382,6 +380,17 @@ class TestLoopsThatEnd:
         assert blocking.enqueue("mail", job_id="second").created
         assert not entering.done()
         blocking.close()
+
+    def test_the_end_of_a_transaction_waits_for_no_lock_of_the_watch(self) -> None:
+        # The garbage collector may end an abandoned one while its thread, or one that waits for it, holds the lock.
+        async def ticket() -> writer.TransactionTicket:
+            return writer.TransactionTicket()
+
+        watch, held = writer._Watch(), asyncio.run(ticket())
+        watch._abandoning[held] = lambda _: None
+        with watch._mutex:
+            in_background(watch.discard, held).result(PATIENCE_SECONDS)
+        assert not watch._abandoning
 
 
 class TestFork:
@@ -437,7 +446,9 @@ class TestWithoutMigrating:
         own.close()
         before = path.read_bytes()
         queue = holdfast.connect(str(path), migrate=False)
-        with pytest.raises(holdfast.errors.SchemaMismatch, match="holdfast migrate"):
+        with pytest.raises(
+            holdfast.errors.SchemaMismatch, match="has no Holdfast schema; `holdfast migrate` creates it"
+        ):
             queue.counts()
         with pytest.raises(holdfast.errors.SchemaMismatch, match="holdfast migrate"):
             queue.enqueue("mail")

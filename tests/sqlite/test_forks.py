@@ -22,10 +22,11 @@ os.register_at_fork(before=lambda: during_fork())
 import asyncio
 import holdfast
 from holdfast.client.connect import async_queue_on
+from holdfast.client.queue_state import state_of
 
 queue = holdfast.connect("jobs.db")
 queue.enqueue("mail", job_id="first")
-waiting = queue.store._writer._queue
+waiting = state_of(queue).store._writer._queue
 
 def fork():
     child = os.fork()
@@ -61,7 +62,7 @@ def test_a_task_that_is_queued_during_a_fork_runs_after_it(tmp_path: Path) -> No
         """
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
-awaited = async_queue_on(queue.store)
+awaited = async_queue_on(state_of(queue).store)
 calls = []
 
 def during_fork():

@@ -50,7 +50,7 @@ def test_a_queue_in_memory_is_pointed_out() -> None:
 def test_a_log_that_a_reader_keeps_growing_is_pointed_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = holdfast.connect(path)
     queue.enqueue("mail")
-    monkeypatch.setattr(health, "LOG_BYTES_LONG", 1)
+    monkeypatch.setattr(connection, "LOG_BYTES_LONG", 1)
     assert findings(queue)["log size"].status == "warning"
 
 

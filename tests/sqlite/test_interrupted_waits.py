@@ -16,8 +16,9 @@ import pytest
 import holdfast
 from holdfast import Queue
 from holdfast.client.connect import async_queue_on
+from holdfast.client.queue_state import state_of
 from holdfast.errors import StoreBusy
-from holdfast.storage.sqlite import connection as connection_module
+from holdfast.storage.sqlite import connection as connection_module, readers
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
@@ -69,7 +70,7 @@ def test_a_thread_that_waits_is_interrupted_and_the_next_call_works(queue: Queue
         answers = [in_background(queue.enqueue, "mail.send") for _ in range(3)]
 
         def interrupted() -> bool:
-            queue.store.interrupt()
+            state_of(queue).store.interrupt()
             return all(answer.done() for answer in answers)
 
         wait_until(interrupted)
@@ -84,12 +85,12 @@ def test_a_thread_that_waits_is_interrupted_and_the_next_call_works(queue: Queue
 def test_tasks_of_one_event_loop_are_interrupted_and_threads_are_not(
     queue: Queue, path: Path, holder: Holder
 ) -> None:
-    awaited = async_queue_on(queue.store)
+    awaited = async_queue_on(state_of(queue).store)
 
     async def interrupt() -> list[object]:
         calls = [asyncio.ensure_future(awaited.enqueue("mail.send")) for _ in range(3)]
         while not all(call.done() for call in calls):
-            await queue.store.interrupt_async()
+            await state_of(queue).store.interrupt_async()
             await asyncio.sleep(0.01)
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
@@ -114,7 +115,7 @@ def test_a_call_that_waits_to_open_a_locked_file_is_interrupted(path: Path, lock
         answer = in_background(queue.enqueue, "mail.send")
 
         def interrupted() -> bool:
-            queue.store.interrupt()
+            state_of(queue).store.interrupt()
             return answer.done()
 
         wait_until(interrupted)
@@ -147,8 +148,8 @@ def patient(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
         return plain(trying, interrupted)
 
-    for module in ("readers", "group_commit"):
-        monkeypatch.setattr(f"holdfast.storage.sqlite.{module}.wait_while_busy", wait_while_busy)
+    monkeypatch.setattr(connection_module, "wait_while_busy", wait_while_busy)
+    monkeypatch.setattr(readers, "wait_while_busy", wait_while_busy)
     owner = exclusive_owner(path)
     with holdfast.connect(str(path)) as queue:
         queue.tried = tried  # type: ignore[attr-defined]
@@ -190,7 +191,7 @@ def test_a_signal_ends_a_call_that_waits_for_the_owner_of_the_file(patient: Queu
 
 @CALLS
 def test_an_event_loop_ends_though_a_cancelled_call_waits_for_the_owner_of_a_file(patient: Queue, call: str) -> None:
-    awaited = async_queue_on(patient.store)
+    awaited = async_queue_on(state_of(patient).store)
 
     async def give_up() -> None:
         waiting = asyncio.ensure_future(getattr(awaited, call)(*arguments(call)))
@@ -204,13 +205,13 @@ def test_an_event_loop_ends_though_a_cancelled_call_waits_for_the_owner_of_a_fil
             await asyncio.get_running_loop().shutdown_default_executor()
 
     asyncio.run(give_up())
-    wait_until(lambda: not patient.store._writer._queue.all())  # type: ignore[attr-defined]
+    wait_until(lambda: not state_of(patient).store._writer._queue.all())  # type: ignore[attr-defined]
 
 
 def test_a_reader_that_waits_is_interrupted_with_its_store(patient: Queue) -> None:
     answer = in_background(patient.counts)
     assert tried(patient).wait(60)
-    patient.store.interrupt()
+    state_of(patient).store.interrupt()
 
     with pytest.raises(StoreBusy, match="interrupted"):
         answer.result(PATIENCE_SECONDS)
@@ -222,7 +223,7 @@ def test_a_reader_that_waited_reads_after_the_owner_has_gone(path: Path) -> None
     owner = exclusive_owner(path)
     with holdfast.connect(str(path)) as other:
         answer = in_background(other.counts)
-        wait_until(lambda: bool(other.store._readers._loans))  # type: ignore[attr-defined]
+        wait_until(lambda: bool(state_of(other).store._readers._loans))  # type: ignore[attr-defined]
         owner.close()
 
         assert answer.result(PATIENCE_SECONDS) == {}

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import StoreBusy
-from holdfast.storage.sqlite import group_commit
+from holdfast.storage.sqlite import connection
 from holdfast.storage.sqlite.lock_file import LockFile
 from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
 from tests.chaos.threads import in_background, interruptible, wait_until
@@ -292,7 +292,7 @@ class TestHoldersThatFallSilent:
     def test_a_stopped_holder_makes_others_raise_until_it_continues(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(group_commit, "BUSY_SECONDS", SOON)
+        monkeypatch.setattr(connection, "BUSY_SECONDS", SOON)
         with holdfast.connect(path) as queue, Child(hold_transaction, path) as holder:
             assert holder.hear() == "held"
             holder.stop()
@@ -300,7 +300,7 @@ class TestHoldersThatFallSilent:
                 with pytest.raises(StoreBusy):
                     queue.enqueue("mail", job_id="ours")
             assert queue.counts() == {}
-            monkeypatch.setattr(group_commit, "BUSY_SECONDS", PATIENCE_SECONDS)
+            monkeypatch.setattr(connection, "BUSY_SECONDS", PATIENCE_SECONDS)
             holder.resume()
             holder.tell()
             assert queue.enqueue("mail", job_id="ours").created

@@ -106,9 +106,10 @@ class TestAVanishedFile:
                 inside.set()
                 go_on.wait(PATIENCE_SECONDS)
 
-        queue = queue_on(SqliteStore(str(path)))
+        store = SqliteStore(str(path))
+        queue = queue_on(store)
         queue.migrate()
-        queue.store._observe = queue.store._writer._observe = hold_first  # type: ignore[attr-defined]
+        store._observe = store._writer._observe = hold_first
         results: list[object] = []
 
         def enqueue() -> None:
@@ -123,7 +124,7 @@ class TestAVanishedFile:
         others = [threading.Thread(target=enqueue) for _ in range(8)]
         for thread in others:
             thread.start()
-        while len(queue.store._writer._queue.queue) < 8:  # type: ignore[attr-defined]
+        while len(store._writer._queue.queue) < 8:
             pass
         delete(path)
         go_on.set()

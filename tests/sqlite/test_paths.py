@@ -14,8 +14,9 @@ import pytest
 import holdfast
 from holdfast import InvalidInput
 from holdfast.client.connect import queue_on, store_at
+from holdfast.client.queue_state import state_of
 from holdfast.errors import StoreUnreachable, UnsupportedStore
-from holdfast.storage.sqlite import health
+from holdfast.storage.sqlite import connection
 
 
 @pytest.fixture
@@ -55,12 +56,12 @@ class TestARelativePath:
         queue.close()
         queue.enqueue("mail", job_id="reopened")
         assert in_child(lambda: queue.enqueue("mail", job_id="forked")) == 0
-        clone, address = queue.store.clone(), queue.store.address()
+        clone, address = state_of(queue).store.clone(), state_of(queue).store.address()
         assert address is not None
         for other in (clone, store_at(address)):
             assert {job.id for job in queue_on(other).jobs()} >= {"written", "reopened", "forked"}
             other.close()
-        assert queue.store.notifier is store_at(address).notifier
+        assert state_of(queue).store.notifier is store_at(address).notifier
         queue.close()
         assert names(elsewhere) == []
 
@@ -77,9 +78,9 @@ class TestARelativePath:
     def test_doctor_reports_on_the_same_file_after_chdir(
         self, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(health, "LOG_BYTES_LONG", 1)  # so that any log is long
         with holdfast.connect("jobs.db") as queue:
             queue.enqueue("mail")
+            monkeypatch.setattr(connection, "LOG_BYTES_LONG", 1)  # so that any log is long
             os.chdir(elsewhere)
             assert [finding.name for finding in queue.admin.report().findings if "log has grown" in finding.detail]
 
@@ -98,7 +99,7 @@ class TestSymbolicLinks:
         direct, linked = (holdfast.connect(tmp_path / name) for name in ("real/jobs.db", "link.db"))
         linked.enqueue("mail")
         assert direct.counts() == {"ready": 1}
-        assert direct.store.notifier is linked.store.notifier
+        assert state_of(direct).store.notifier is state_of(linked).store.notifier
         assert names(tmp_path) == ["folder", "link.db", "real"]
         assert {"jobs.db", "jobs.db-holdfast"} <= set(names(tmp_path / "real"))
         direct.close()

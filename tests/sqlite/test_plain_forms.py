@@ -4,104 +4,57 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-from holdfast import Claim, Deferred, Done, Failed, NewJob, Outcome, Queue
+from holdfast import Done, NewJob, Outcome, Queue, Worker
 from holdfast.client.connect import queue_on
-from holdfast.domain.job import Job, row_of
 from holdfast.errors import JobNotFound
+from holdfast.storage.plain_contract import FinishedJobs
+from holdfast.storage.sql_transaction import SqlTransaction
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.sqlite.transaction import SqliteTransaction
+from tests.support import plain_forms
 from tests.support.clock import ManualClock
 from tests.support.filesystems import MEMORY_FOLDER
 
-TABLES = ("job_row", "body", "event", "attempt", "fair_key", "holder", "route")
-PLAIN = ("insert_plain", "select_plain", "finish_held")
+TABLES = ("job_row", "body", "event", "attempt", "fair_key", "holder", "route", "kept_key", "tag")
 
 
-class Pair:
-    """The same calls on two stores, of which the second has no plain forms."""
+class PairOfFiles(plain_forms.Pair):
+    """Two files."""
 
     def __init__(self, folder: Path) -> None:
-        self._clocks = ManualClock(), ManualClock()
         self._paths = folder / "plain.db", folder / "full.db"
-        self.queues = [
-            queue_on(SqliteStore(str(path), clock=clock, relaxed=True))
-            for path, clock in zip(self._paths, self._clocks, strict=True)
-        ]
-        self._claims: tuple[list[Claim], list[Claim]] = ([], [])
-        for queue in self.queues:
-            queue.migrate()
+        super().__init__()
 
-    def close(self) -> None:
-        for queue in self.queues:
-            queue.close()
+    def open(self, index: int, clock: ManualClock) -> Queue:
+        return queue_on(SqliteStore(str(self._paths[index]), clock=clock, relaxed=True))
 
-    def _both(self) -> Iterator[tuple[int, Queue]]:
-        yield 0, self.queues[0]
-        with without_plain_forms():
-            yield 1, self.queues[1]
+    def without_plain_forms(self) -> AbstractContextManager[None]:
+        return without_plain_forms()
 
-    def enqueue(self, kind: str, options: dict[str, Any]) -> None:
-        for _, queue in self._both():
-            queue.enqueue(kind, {"text": "x" * options.get("size", 1)}, **_options(options))
+    def rename_token(self, index: int, token: str, renamed: str) -> None:
+        with sqlite3.connect(self._paths[index]) as connection:
+            connection.execute("update holdfast_job set lease_token = ? where lease_token = ?", (renamed, token))
 
-    def claim(self, limit: int, options: dict[str, Any]) -> None:
-        token = f"token-{len(self._claims[0])}"
-        for index, queue in self._both():
-            claims = queue.claim_many(limit=limit, worker="w", incarnation="i", **options)
-            # Tokens are random, and the only difference.
-            with sqlite3.connect(self._paths[index]) as connection:
-                connection.execute(
-                    "update holdfast_job set lease_token = ? where lease_token = ?", (token, _token(claims))
-                )
-            self._claims[index].extend(_with_token(claim, token) for claim in claims)
-
-    def settle(self, count: int, outcome: Outcome) -> None:
-        for index, queue in self._both():
-            chosen, self._claims[index][:] = self._claims[index][:count], self._claims[index][count:]
-            for settlement in queue.settle_many([(claim, outcome) for claim in chosen]):
-                assert settlement.job is None or settlement.job == queue.get(settlement.job.id)
-
-    def advance(self, seconds: float) -> None:
-        for clock in self._clocks:
-            clock.advance(seconds)
-
-    def contents(self) -> list[dict[str, list[Any]]]:
-        found = []
-        for path in self._paths:
-            with sqlite3.connect(path) as connection:
-                ids = dict(connection.execute("select id, seq from holdfast_job"))
-                found.append(
-                    {
-                        table: [
-                            tuple(ids.get(value, value) for value in row)
-                            for row in connection.execute(f"select * from holdfast_{table}")
-                        ]
-                        for table in TABLES
-                    }
-                )
-        return found
-
-
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "size"}
-
-
-def _token(claims: Sequence[Claim]) -> str:
-    return claims[0].lease_token if claims else ""
-
-
-def _with_token(claim: Claim, token: str) -> Claim:
-    return Claim(Job(row_of(claim.job)._replace(lease_token=token)), claim.lease_ms)
+    def contents_of(self, index: int) -> dict[str, list[Any]]:
+        with sqlite3.connect(self._paths[index]) as connection:
+            ids = dict(connection.execute("select id, seq from holdfast_job"))
+            return {
+                table: [
+                    tuple(ids.get(value, value) for value in row)
+                    for row in connection.execute(f"select * from holdfast_{table}")
+                ]
+                for table in TABLES
+            }
 
 
 @contextmanager
@@ -109,82 +62,106 @@ def without_plain_forms() -> Iterator[None]:
     async def nothing(*_arguments: object) -> None:
         return None
 
-    async def none_finished(*_arguments: object) -> dict[int, object]:
-        return {}
+    async def none_finished(tx: SqliteTransaction, _settlements: object) -> FinishedJobs:
+        return FinishedJobs(await tx.now(), {})
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in PLAIN:
-            patch.setattr(SqliteTransaction, name, none_finished if name == "finish_held" else nothing)
+        patch.setattr(SqliteTransaction, "insert_plain", nothing)
+        patch.setattr(SqliteTransaction, "insert_plain_jobs", SqlTransaction.insert_plain_jobs)
+        patch.setattr(SqliteTransaction, "claim_plain", nothing)
+        patch.setattr(SqliteTransaction, "finish_held", none_finished)
         yield
 
 
-kinds = st.sampled_from(["extract", "send"])
-new_options = st.fixed_dictionaries(
-    {},
-    optional={
-        "size": st.sampled_from([1, 1_500]),
-        "tenant": st.sampled_from(["a", "b", "c"]),
-        "priority": st.sampled_from([-1, 0, 2]),
-        "delay": st.sampled_from([0, 5]),
-        "deadline": st.sampled_from([3, 60]),
-        "tags": st.just({"order": "42"}),
-        "headers": st.just({"trace": "1"}),
-        "max_attempts": st.sampled_from([1, 3]),
-        "events": st.just("all"),
-        "affinity": st.just("model"),
-        "dedupe_key": st.sampled_from(["k1", "k2"]),
-    },
-)
-claim_options = st.fixed_dictionaries(
-    {}, optional={"kinds": st.sampled_from([["send"], ["extract", "send"]]), "acknowledged": st.sampled_from([0, 1])}
-)
-outcomes = st.sampled_from([Done({"ok": True}), Done(), Done(), Failed("no", retry_after=0), Deferred(after=1)])
-plain_options = st.fixed_dictionaries({"tenant": st.sampled_from(["a", "b", "c"])})
-enqueues = st.tuples(st.just("enqueue"), kinds, st.one_of(plain_options, new_options))
-claims = st.tuples(st.just("claim"), st.sampled_from([1, 1, 1, 2]), st.one_of(st.just({}), claim_options))
-steps = st.one_of(
-    enqueues,
-    claims,
-    claims,
-    st.tuples(st.just("settle"), st.sampled_from([1, 1, 2, 10]), outcomes),
-    st.tuples(st.just("advance"), st.sampled_from([0.5, 6, 31, 31])),
-)
-histories = st.tuples(st.lists(enqueues, min_size=6, max_size=10), st.lists(steps, min_size=15, max_size=25)).map(
-    lambda parts: [*parts[0], *parts[1]]
-)
+def compare(history: list[tuple[Any, ...]]) -> None:
+    """Run a history on both stores and compare them after each step."""
+    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
+        pair = PairOfFiles(Path(folder))
+        pair.compare(history)
+        pair.close()
 
 
 @pytest.mark.slow("dozens of random histories run on two stores")
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(histories)
+@given(plain_forms.histories)
 def test_plain_and_full_forms_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
-        pair = Pair(Path(folder))
-        for step, *arguments in history:
-            getattr(pair, step)(*arguments)
-            plain, full = pair.contents()
-            assert plain == full, step
-        pair.close()
+    compare(history)
 
 
-def test_most_claims_of_a_worker_with_many_kinds_lanes_and_tenants_are_plain(tmp_path: Path) -> None:
-    statements: Counter[str] = Counter()
-    store = SqliteStore(str(tmp_path / "jobs.db"), observe=lambda name: statements.update([name]), relaxed=True)
-    lanes, kinds_taken = ["default", "other", "third"], [f"kind-{number}" for number in range(20)]
+@pytest.mark.slow("dozens of random histories run on two stores")
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plain_forms.bulk_histories)
+def test_plain_and_full_forms_of_many_jobs_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
+    compare(history)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("drawn", [plain_forms.histories, plain_forms.bulk_histories], ids=["few", "many"])
+def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: SearchStrategy[Any]) -> None:
+    @settings(max_examples=100, deadline=None)
+    @given(drawn)
+    def compare_drawn(history: list[tuple[Any, ...]]) -> None:
+        compare(history)
+
+    compare_drawn()
+
+
+@pytest.mark.parametrize("outcome", [Done(), plain_forms.DIFFERENT], ids=["same results", "different results"])
+@pytest.mark.parametrize("change", ["priority", "phase", "percent", "cancel", "settle"])
+def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outcome: Outcome) -> None:
+    jobs: list[tuple[str, dict[str, Any]]] = [("send", {})] * 12
+    compare([("enqueue_many", jobs), ("claim", 12, {}), ("change", change), ("settle", 12, outcome)])
+
+
+LANES = ["default", "other", "third"]
+KINDS = [f"kind-{number}" for number in range(20)]
+
+
+def varied_jobs(count: int) -> list[NewJob]:
+    return [
+        NewJob(KINDS[number % 20], lane=LANES[number % 20 % 3], tenant=f"tenant-{number % 100}")
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+def test_most_claims_of_a_worker_with_many_kinds_lanes_and_tenants_are_plain(tmp_path: Path, limit: int) -> None:
+    store = SqliteStore(str(tmp_path / "jobs.db"), relaxed=True)
     with queue_on(store) as queue:
-        queue.enqueue_many(
-            [
-                NewJob(kinds_taken[number % 20], lane=lanes[number % 20 % 3], tenant=f"tenant-{number % 100}")
-                for number in range(300)
-            ]
-        )
-        statements.clear()
-        while claim := queue.claim(lanes=lanes, kinds=kinds_taken, worker="w"):
-            queue.settle(claim, Done())
+        queue.enqueue_many(varied_jobs(300))
+        settled: list[int] = []
+        while claims := queue.claim_many(limit=limit, lanes=LANES, kinds=KINDS, worker="w"):
+            queue.settle_many([(claim, Done()) for claim in claims])
+            settled += [claim.job.number for claim in claims]
+        finding = next(one for one in queue.admin.report().findings if one.name == "plain forms")
 
-    assert statements["ready_plain_routes"] == 301
-    assert statements["claim_header"] <= 3  # the first claim of this opened queue, and the last, which finds nothing
-    assert statements["jobs_current"] == 0
+    assert sorted(settled) == list(range(1, 301))
+    assert store.forms["enqueue plain"] == store.forms["settle plain"] == 300
+    assert store.forms["claim plain"] >= 0.9 * (store.forms["claim plain"] + store.forms["claim full"])
+    assert store.forms["claim full"] <= 2  # the first claim of this opened queue, and the last
+    assert finding.detail.startswith("in this process: enqueue 100% of 300 jobs, claim ")
+
+
+def test_most_claims_of_a_worker_that_runs_them_are_plain(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "jobs.db"), relaxed=True)
+    with queue_on(store) as queue:
+        for kind in KINDS:
+            queue.task(kind)(_handler())
+        queue.enqueue_many(varied_jobs(600))
+        with Worker(queue, lanes=LANES, concurrency=8).running():
+            deadline = time.monotonic() + 60
+            while queue.counts().get("done", 0) < 600 and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    assert store.forms["settle plain"] >= 540
+    assert store.forms["claim plain"] >= 0.9 * (store.forms["claim plain"] + store.forms["claim full"])
+
+
+def _handler() -> Callable[[], None]:
+    def handler() -> None:
+        time.sleep(0.002)
+
+    return handler
 
 
 def test_the_number_of_a_deleted_job_is_never_used_again(tmp_path: Path) -> None:

@@ -18,9 +18,13 @@ ALLOWED = {
     **dict.fromkeys(COUNTS, "counts every job"),
     "jobs_count": "counts every job that an operator's filter matches",
     "events_aged": "counts events for an operator who is about to prune them",
+    "holders_delete_unused": "looks for the numbers of a thousand starts of workers at once, after as many new ones",
     "incarnations_delete": "sorts the few starts of one worker",
     "ready_plain_routes": "sorts the first job of each route, of at most 32 routes",
+    "ready_plain_streams": "sorts the first jobs of each fair_key and route, of at most 32 routes",
+    "parents_of_job": "sorts the jobs on which one job depends",
     "tokens_newest": "sorts the tokens, which operators create one at a time",
+    "webhooks_newest": "sorts the webhooks, which operators add one at a time",
     "fair_key_trim": "sorts the rounds, of which a thousand are kept",
 }
 LARGE_TABLES = {
@@ -35,12 +39,16 @@ LARGE_TABLES = {
     "holdfast_session",
     "holdfast_session_row",
     "holdfast_session_message_id",
+    "holdfast_kept_key",
+    "holdfast_tag",
+    "holdfast_wake",
 }
 LISTS = {"routes", "prefixes", "matches", "seqs", "ids", "affinities", "sessions", "numbers", "names", "keys"} | {
     "uploads",
     "held",
+    "wakes",
 }
-PAIRS = {"results", "digests", "events", "indexes"}
+PAIRS = {"results", "digests", "events", "indexes", "tags"}
 
 
 @pytest.fixture(scope="module", params=["fresh", "analyzed"])
@@ -74,6 +82,7 @@ def fill(queue: holdfast.Queue) -> None:
             for n in range(300)
         ]
     )
+    queue.enqueue_many([{"kind": "once", "dedupe_key": str(n), "dedupe_for": 60 + n} for n in range(300)])
     queue.enqueue_many([{"kind": "placed", "affinity": f"model{n % 5}", "deadline": 1000} for n in range(200)])
     queue.enqueue_many(
         [
@@ -87,6 +96,11 @@ def fill(queue: holdfast.Queue) -> None:
             for n in range(300)
         ]
     )
+    queue.enqueue_many([{"kind": "tagged", "tags": {"order": str(n), "customer": str(n % 3)}} for n in range(300)])
+    queue.enqueue("start", job_id="root", lane="trees")
+    start = queue.claim(lanes=["trees"])
+    assert start is not None
+    queue.settle(start, holdfast.Done(follow_ups=[{"kind": "next"} for _ in range(200)]))
     while claim := queue.sessions.claim_next(tenant="tenant3"):
         queue.sessions.settle(claim, holdfast.Done())
     claims = queue.claim_many(kinds=["placed"], limit=100)

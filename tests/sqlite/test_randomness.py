@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Failed
-from holdfast.storage.randomness import RANDOM
+from holdfast.storage.randomness import RANDOM, lease_token
 
 SOURCE = Path(holdfast.__file__).parent
 
@@ -54,3 +54,19 @@ def test_no_other_module_draws_from_the_random_module() -> None:
     drawing = re.compile(r"^\s*(import random\b|from random import)", re.MULTILINE)
     found = {path.name for path in SOURCE.rglob("*.py") if drawing.search(path.read_text())}
     assert found == {"randomness.py"}
+
+
+def test_lease_tokens_are_unique_also_in_a_forked_child() -> None:
+    first = [lease_token() for _ in range(3)]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, "".join(lease_token() for _ in range(70)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    text = os.read(reading, 1 << 16).decode()
+    os.close(reading)
+    os.close(writing)
+    tokens = [*first, *(lease_token() for _ in range(70)), *re.findall(".{32}", text)]
+    assert len(tokens) == len(set(tokens)) == 143
+    assert all(re.fullmatch("[0-9a-f]{32}", token) for token in tokens)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncEnqueued, Enqueued, InvalidInput, Job, Queue
-from holdfast.types import Attempt, Failure
+from holdfast import InvalidInput, Job, Queue
+from holdfast.types import AsyncEnqueued, Attempt, Enqueued, Failure
 from tests.support.stores import statements_of
 
 

@@ -1,4 +1,4 @@
-"""Helpers for many tests: claim one job, claim all, read everything known about one."""
+"""Helpers for many tests: claim one job, claim all, expire leases, read everything known about one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple, Unpack
 
 import holdfast
 from holdfast import Claim, Job, Queue
-from holdfast.domain.job import row_of
+from holdfast.client.queue_state import state_of
+from holdfast.domain.job import job_of, row_of
 from holdfast.types import Attempt, ClaimOptions, Event
 
 
@@ -15,6 +16,15 @@ def claim_one(queue: Queue, **options: Unpack[ClaimOptions]) -> Claim:
     claim = queue.claim(**options)
     assert claim is not None, "nothing was claimed"
     return claim
+
+
+def expire_leases(queue: Queue) -> None:
+    """End every lease in the store at once: a killed worker may have a long lease, which a busy machine keeps."""
+    address = state_of(queue).store.address() or {}
+    prefix = f"{address['schema']}." if "schema" in address else "holdfast_"
+    with queue.transaction() as transaction:
+        for table in ("job", "session"):
+            transaction.execute(f"update {prefix}{table} set lease_until_ms = 0 where lease_until_ms is not null")
 
 
 def claim_ids(queue: Queue, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[str]:
@@ -40,7 +50,7 @@ def claim_all(queue: Queue, **options: Unpack[ClaimOptions]) -> list[Claim]:
 
 def changed_job(job: Job, **columns: object) -> Job:
     """Return *job* with other values in some columns, as no store would return it."""
-    return Job(row_of(job)._replace(**columns))  # type: ignore[arg-type]  # columns by name
+    return job_of(row_of(job)._replace(**columns))  # type: ignore[arg-type]  # columns by name
 
 
 class StoredJob(NamedTuple):

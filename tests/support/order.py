@@ -1,19 +1,27 @@
-"""The order of the tests if several processes run them: each process begins with its share of the slow ones.
+"""The order of the tests if several processes run them: slow tests start early, and no processor is idle.
 
-A slow test that starts last keeps one process busy while the others are idle. `--dist worksteal` assigns each process
-one piece of the list, and idle processes take tests from the end of another's piece; so each piece is arranged here
-to begin with slow tests.
+`--dist worksteal` assigns each process one piece of the list, and idle processes take tests from the end of another's
+piece. A slow test that starts last keeps one process busy while the others are idle. Tests that wait, for a lease,
+a process or a server, leave the processors idle if all processes run them at the same time. So most pieces begin with
+slow tests, continue with those that wait and end with those that compute; the other pieces only compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
-from typing import TypeVar
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+
+_TESTS = Path(__file__).parents[1]
+# The folders of tests/ whose tests spend more time waiting than computing.
+_WAITING = ("postgres", "worker")
+# The slow tests of a small module are longer than those of a large one.
+_MODULE_WEIGHT = 5
 
 
 @pytest.hookimpl(trylast=True)
@@ -21,23 +29,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Arrange the tests that remain after all deselection."""
     processes = getattr(config, "workerinput", {}).get("workercount", 1)
     if processes > 1:
-        items[:] = arranged(items, processes, is_slow=_is_slow, module=lambda item: item.path)
+        items[:] = arranged(items, processes, sort=_sort, module=lambda item: item.path)
 
 
-def _is_slow(item: pytest.Item) -> bool:
-    return any(item.iter_markers("slow")) or any(item.iter_markers("long"))
+def _sort(item: pytest.Item) -> Literal["slow", "waits", "computes"]:
+    if any(item.iter_markers("slow")) or any(item.iter_markers("long")):
+        return "slow"
+    return "waits" if any(item.path.is_relative_to(_TESTS / folder) for folder in _WAITING) else "computes"
 
 
 def arranged(
-    items: Sequence[T], pieces: int, *, is_slow: Callable[[T], bool], module: Callable[[T], object]
+    items: Sequence[T],
+    pieces: int,
+    *,
+    sort: Callable[[T], Literal["slow", "waits", "computes"]],
+    module: Callable[[T], Hashable],
 ) -> list[T]:
-    """Return *items* so that each of *pieces* equal pieces begins with slow ones; those of a module stay together."""
-    shares: list[list[T]] = [[] for _ in range(pieces)]
-    modules = [list(group) for _, group in groupby(filter(is_slow, items), module)]
+    """Return *items* for *pieces* equal pieces: two thirds of them begin with slow tests, then come those that wait.
+
+    The slow tests of a module stay together.
+    """
+    slow, waiting, computing = (
+        [item for item in items if sort(item) == wanted] for wanted in ("slow", "waits", "computes")
+    )
+    shares: list[list[T]] = [[] for _ in range(max(1, pieces * 2 // 3))]
+    modules = [list(group) for _, group in groupby(slow, module)]
+    weights = [0] * len(shares)
     for group in sorted(modules, key=len, reverse=True):
-        min(shares, key=len).extend(group)
-    rest = [item for item in items if not is_slow(item)]
-    return list(_filled(shares, rest, len(items)))
+        lightest = weights.index(min(weights))
+        shares[lightest].extend(group)
+        weights[lightest] += len(group) + _MODULE_WEIGHT
+    for share, more in zip(shares, _divided(waiting, len(shares)), strict=True):
+        share.extend(more)
+    shares += [[] for _ in range(pieces - len(shares))]
+    return list(_filled(shares, computing, len(items)))
+
+
+def _divided(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    return [items[len(items) * part // parts : len(items) * (part + 1) // parts] for part in range(parts)]
 
 
 def _filled(shares: Sequence[list[T]], rest: list[T], total: int) -> Iterable[T]:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any, Unpack
 
 import holdfast
+from holdfast.client.queue_state import state_of
 from holdfast.domain.access import Role, TokenOptions
 from holdfast.service import server
 from holdfast.service.settings import ServiceSettings
+from holdfast.storage.notifications import lane_topic
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -211,6 +213,11 @@ class Server:
     def anonymous(self) -> Client:
         """A client without a token."""
         return Client(self.port, None)
+
+
+def claim_waits(server: Server) -> bool:
+    """Return whether a long poll of a claim listens to the default lane."""
+    return lane_topic("default") in state_of(server.queue).store.notifier.topics()
 
 
 def wait_until(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:

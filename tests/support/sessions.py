@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from holdfast import Job, Queue, SessionClaim
-from holdfast.types import AnySessionOptions, CheckpointOptions, SessionClaimOptions
+from holdfast import Job, Queue
+from holdfast.types import AnySessionOptions, CheckpointOptions, SessionClaim, SessionClaimOptions
 
 SESSION = "chat-42"
 

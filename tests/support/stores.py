@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import holdfast
 from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.client.queue_state import state_of
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
@@ -82,8 +83,9 @@ class Harness:
     def _close_clients(self) -> None:
         self.faults.calm()
         for queue in self._opened:
-            if isinstance(queue.store, PostgresStore) and self._schema is not None:
-                postgres_connections.keep(self._schema, queue.store)
+            store = state_of(queue).store
+            if isinstance(store, PostgresStore) and self._schema is not None:
+                postgres_connections.keep(self._schema, store)
             queue.close()
         self._opened.clear()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import holdfast
-from holdfast import Context
+from holdfast.tasks.handler_state import HandlerState
 
 
-def running(**options: Any) -> Context:
-    """Return the context of a job that was claimed from a new queue."""
+def running(**options: Any) -> HandlerState:
+    """Return the state of the handler of a job that was claimed from a new queue."""
     with holdfast.connect(":memory:") as queue:
         queue.enqueue("email.send", {"to": "ada"}, **options)
         claim = queue.claim(worker="w1")
         assert claim is not None
-        return Context(claim)
+        return HandlerState(claim)

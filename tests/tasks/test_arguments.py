@@ -15,8 +15,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast import InvalidInput, Misconfigured
 from holdfast.domain import limits, strict_json

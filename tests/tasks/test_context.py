@@ -13,6 +13,8 @@ import holdfast
 from holdfast import Artifact, Cancelled, Context, Done, InvalidInput, LeaseLost, Misconfigured, NewJob, Queue
 from holdfast.domain import limits
 from holdfast.domain.claims import Note
+from holdfast.tasks.context import context_of
+from holdfast.tasks.handler_state import HandlerState
 from holdfast.tasks.outcomes import outcome_of
 from holdfast.tasks.policy import Policy
 from tests.chaos.processes import PATIENCE_SECONDS
@@ -40,35 +42,38 @@ def test_a_context_tells_of_its_attempt(queue: Queue) -> None:
 
 
 def test_the_newest_progress_is_taken_once() -> None:
-    context = running()
-    assert context.take_progress() is None
+    state = running()
+    context = context_of(state)
+    assert state.take_progress() is None
 
     context.progress("loading", 10)
     context.progress(percent=40)
     context.progress("working")
 
-    assert context.take_progress() == Note("working", 40.0)
-    assert context.take_progress() is None
+    assert state.take_progress() == Note("working", 40.0)
+    assert state.take_progress() is None
 
 
 def test_progress_after_the_end_of_the_attempt_is_refused_and_not_noted() -> None:
-    context = running()
-    context.end()
+    state = running()
+    context = context_of(state)
+    state.end()
 
     with pytest.raises(LeaseLost, match="has ended"):
         context.progress("late", 99)
 
-    assert context.take_progress() is None
+    assert state.take_progress() is None
 
 
 def test_a_word_that_was_not_noted_again_is_left_open() -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
     context.progress("loading", 10)
-    context.take_progress()
+    state.take_progress()
 
     context.progress(percent=20)
 
-    assert context.take_progress() == Note(None, 20.0)
+    assert state.take_progress() == Note(None, 20.0)
 
 
 @pytest.mark.parametrize(
@@ -82,20 +87,21 @@ def test_a_word_that_was_not_noted_again_is_left_open() -> None:
     ],
 )
 def test_progress_that_cannot_be_stored_is_refused_and_not_noted(options: Any, field: str) -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
 
     with pytest.raises(InvalidInput) as caught:
         context.progress(**options)
 
     assert caught.value.field == field
-    assert context.take_progress() is None
+    assert state.take_progress() is None
 
 
 # --- artifacts and follow-ups --------------------------------------------------------------------------------------
 
 
 def test_artifacts_are_kept_and_one_of_the_same_name_is_replaced() -> None:
-    context = running()
+    context = context_of(running())
 
     context.attach("a.txt", b"1", "text/plain")
     context.attach("b.bin", b"2")
@@ -117,7 +123,7 @@ def test_artifacts_are_kept_and_one_of_the_same_name_is_replaced() -> None:
     ids=["no name", "path", "text", "bytearray", "too large", "no type"],
 )
 def test_an_artifact_that_cannot_be_stored_is_refused(call: Any, field: str) -> None:
-    context = running()
+    context = context_of(running())
 
     with pytest.raises(InvalidInput) as caught:
         context.attach(*call)
@@ -127,7 +133,7 @@ def test_an_artifact_that_cannot_be_stored_is_refused(call: Any, field: str) -> 
 
 
 def test_there_is_a_limit_to_artifacts_but_not_to_replacing_them() -> None:
-    context = running()
+    context = context_of(running())
     for number in range(limits.ARTIFACTS_MAX):
         context.attach(f"{number}", b"")
 
@@ -139,7 +145,7 @@ def test_there_is_a_limit_to_artifacts_but_not_to_replacing_them() -> None:
 
 
 def test_a_follow_up_is_given_by_kind_by_task_or_as_a_new_job(queue: Queue) -> None:
-    context, task = running(), queue.task("email.send", priority=2)(send)
+    context, task = context_of(running()), queue.task("email.send", priority=2)(send)
 
     context.follow_up("plain", {"a": 1}, delay=5)
     context.follow_up(task, {"to": "ada"})
@@ -155,7 +161,7 @@ def test_a_follow_up_is_given_by_kind_by_task_or_as_a_new_job(queue: Queue) -> N
 
 
 def test_a_follow_up_is_kept_as_it_was_given() -> None:
-    context, payload = running(), {"n": 1}
+    context, payload = context_of(running()), {"n": 1}
 
     context.follow_up("a", payload)
     payload["n"] = 2
@@ -176,7 +182,7 @@ def test_a_follow_up_is_kept_as_it_was_given() -> None:
     ],
 )
 def test_a_follow_up_that_cannot_be_stored_is_refused(call: Any, options: Any, field: str) -> None:
-    context = running()
+    context = context_of(running())
 
     with pytest.raises(InvalidInput) as caught:
         context.follow_up(*call, **options)
@@ -186,7 +192,7 @@ def test_a_follow_up_that_cannot_be_stored_is_refused(call: Any, options: Any, f
 
 
 def test_there_is_a_limit_to_follow_ups() -> None:
-    context = running()
+    context = context_of(running())
     for _ in range(limits.FOLLOW_UPS_MAX):
         context.follow_up("a")
 
@@ -198,11 +204,12 @@ def test_what_was_collected_commits_with_the_settlement(queue: Queue) -> None:
     queue.enqueue("email.send", {"to": "ada"}, tenant="acme")
     claim = queue.claim()
     assert claim is not None
-    context = Context(claim)
+    state = HandlerState(claim)
+    context = context_of(state)
 
     context.attach("letter.txt", b"Dear Ada", "text/plain")
     context.follow_up("email.archive", {"to": "ada"})
-    queue.settle(claim, outcome_of({"sent": 1}, Policy(), context))
+    queue.settle(claim, outcome_of({"sent": 1}, Policy(), state))
 
     assert queue.get(claim.job.id).result == {"sent": 1}
     assert queue.artifact(claim.job.id, "letter.txt").data == b"Dear Ada"
@@ -210,7 +217,7 @@ def test_what_was_collected_commits_with_the_settlement(queue: Queue) -> None:
 
 
 def test_many_threads_may_collect_at_once() -> None:
-    context = running()
+    context = context_of(running())
 
     def work(number: int) -> None:
         context.attach(f"{number}", b"")
@@ -228,12 +235,13 @@ def test_many_threads_may_collect_at_once() -> None:
 
 
 def test_a_handler_sees_that_it_shall_stop_and_why() -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
     context.raise_if_cancelled()
     assert context.stop_reason is None
 
-    assert context.request_stop("timeout")
-    assert not context.request_stop("cancel")
+    assert state.request_stop("timeout")
+    assert not state.request_stop("cancel")
 
     assert context.cancelled
     assert context.stop_reason == "timeout"
@@ -246,7 +254,8 @@ def test_a_catcher_of_exceptions_does_not_swallow_the_stop() -> None:
 
 
 def test_waiting_ends_when_the_handler_shall_stop() -> None:
-    context, waits = running(), threading.Event()
+    state, waits = running(), threading.Event()
+    context = context_of(state)
 
     def handler() -> bool:
         waits.set()
@@ -255,27 +264,27 @@ def test_waiting_ends_when_the_handler_shall_stop() -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(handler)
         assert waits.wait(PATIENCE_SECONDS)
-        context.request_stop()
+        state.request_stop()
         assert waiting.result(PATIENCE_SECONDS)
 
     assert context.wait_cancelled(0)
 
 
 def test_waiting_ends_after_its_time() -> None:
-    assert not running().wait_cancelled(0)
+    assert not context_of(running()).wait_cancelled(0)
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", float("nan")])
 def test_waiting_takes_a_duration(timeout: Any) -> None:
     with pytest.raises(InvalidInput, match=r"^timeout: "):
-        running().wait_cancelled(timeout)
+        context_of(running()).wait_cancelled(timeout)
 
 
 # --- the rest ------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_of_the_logger_carries_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    context = running()
+    context = context_of(running())
 
     with caplog.at_level(logging.INFO, "holdfast.task"):
         context.logger.info("sent %d", 3, extra={"to": "ada"})
@@ -289,23 +298,24 @@ def test_a_record_of_the_logger_carries_the_job(caplog: pytest.LogCaptureFixture
 
 def test_a_transaction_needs_a_worker() -> None:
     with pytest.raises(Misconfigured, match="only in a handler that a worker runs"):
-        running().transaction()
+        context_of(running()).transaction()
 
 
 @pytest.mark.parametrize("timeout", [0, limits.TRANSACTION_MS_MAX / 1000 + 1, "1"])
 def test_a_transaction_is_bounded_in_time(timeout: Any) -> None:
     with pytest.raises(InvalidInput, match=r"^timeout: "):
-        running().transaction(timeout=timeout)
+        context_of(running()).transaction(timeout=timeout)
 
 
 def test_the_worker_opens_the_transaction_with_the_time_it_has() -> None:
-    context, waits = running(), []
+    state, waits = running(), []
+    context = context_of(state)
 
     def open_transaction(seconds: float) -> Any:
         waits.append(seconds)
         return "the block"
 
-    context._open_transaction = open_transaction
+    state.open_transaction = open_transaction
 
     assert context.transaction() == "the block"  # type: ignore[comparison-overlap]
     context.transaction(timeout=1.5)

@@ -9,14 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast import (
     Artifact,
     Backoff,
     Cancelled,
-    Context,
     Defer,
     Deferred,
     Done,
@@ -34,6 +32,8 @@ from holdfast.domain import limits
 from holdfast.domain.outcomes import check_outcome
 from holdfast.errors import StoreBusy
 from holdfast.tasks.arguments import PayloadInvalid
+from holdfast.tasks.context import context_of
+from holdfast.tasks.handler_state import HandlerState
 from holdfast.tasks.outcomes import outcome_of
 from holdfast.types import Policy
 from tests.tasks.attempts import running
@@ -58,15 +58,15 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def ended(value: object, policy: Policy | None = None, context: Context | None = None) -> Outcome:
+def ended(value: object, policy: Policy | None = None, state: HandlerState | None = None) -> Outcome:
     """Return the outcome after checking that settle would accept it."""
-    outcome = outcome_of(value, policy or Policy(), context or running())
+    outcome = outcome_of(value, policy or Policy(), state or running())
     check_outcome(outcome, tenant="default", fresh_id=lambda: "id")
     return outcome
 
 
-def failed(value: object, policy: Policy | None = None, context: Context | None = None) -> Failed:
-    outcome = ended(value, policy, context)
+def failed(value: object, policy: Policy | None = None, state: HandlerState | None = None) -> Failed:
+    outcome = ended(value, policy, state)
     assert isinstance(outcome, Failed)
     return outcome
 
@@ -119,12 +119,13 @@ def test_an_outcome_that_is_returned_is_the_outcome(outcome: Outcome) -> None:
 
 
 def test_a_returned_success_is_joined_with_what_was_collected() -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
     context.attach("a", b"collected")
     context.attach("b", b"collected")
     context.follow_up("first")
 
-    outcome = ended(Done(1, [NewJob("second")], [Artifact("b", b"returned")]), context=context)
+    outcome = ended(Done(1, [NewJob("second")], [Artifact("b", b"returned")]), state=state)
 
     assert outcome == Done(
         1, (NewJob("first"), NewJob("second")), (Artifact("a", b"collected"), Artifact("b", b"returned"))
@@ -133,18 +134,20 @@ def test_a_returned_success_is_joined_with_what_was_collected() -> None:
 
 @pytest.mark.parametrize("wrong", [3, [3], "x"])
 def test_a_wrong_list_beside_what_was_collected_is_named(wrong: Any) -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
     context.attach("a", b"")
 
-    assert failed(Done(artifacts=wrong), context=context).message.startswith("artifacts")
+    assert failed(Done(artifacts=wrong), state=state).message.startswith("artifacts")
 
 
 def test_a_failure_brings_nothing_that_was_collected() -> None:
-    context = running()
+    state = running()
+    context = context_of(state)
     context.attach("a", b"")
     context.follow_up("next")
 
-    assert ended(Failed("no"), context=context) == Failed("no")
+    assert ended(Failed("no"), state=state) == Failed("no")
 
 
 # --- raised --------------------------------------------------------------------------------------------------------
@@ -275,17 +278,17 @@ def test_a_question_that_makes_no_sense_is_refused_where_it_is_asked(make: Any, 
 
 @pytest.mark.parametrize("error", [Cancelled(), asyncio.CancelledError()])
 def test_a_handler_that_stopped_when_told_to_gives_the_job_back(error: BaseException) -> None:
-    context = running()
-    context.request_stop("shutdown")
+    state = running()
+    state.request_stop("shutdown")
 
-    assert ended(error, context=context) == Released()
+    assert ended(error, state=state) == Released()
 
 
 def test_a_handler_that_was_stopped_for_its_time_has_failed() -> None:
-    context = running()
-    context.request_stop("timeout")
+    state = running()
+    state.request_stop("timeout")
 
-    outcome = failed(Cancelled(), Policy(timeout_seconds=2.5), context)
+    outcome = failed(Cancelled(), Policy(timeout_seconds=2.5), state)
 
     assert (outcome.reason, outcome.permanent) == ("timeout", False)
     assert outcome.message == "the attempt took longer than 2.5 s"
@@ -295,11 +298,11 @@ def test_a_job_that_was_cancelled_ends_so_when_its_handler_stops(queue: Queue) -
     queue.enqueue("a")
     claim = queue.claim()
     assert claim is not None
-    context = Context(claim)
+    state = HandlerState(claim)
     queue.cancel(claim.job.id)
-    context.request_stop()
+    state.request_stop()
 
-    queue.settle(claim, outcome_of(Cancelled(), Policy(), context))
+    queue.settle(claim, outcome_of(Cancelled(), Policy(), state))
 
     assert queue.get(claim.job.id).state == "cancelled"
 
@@ -311,17 +314,17 @@ anything = st.recursive(
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text() | st.integers(), below, max_size=3),
     max_leaves=8,
 )
-CONTEXT = running()
+STATE = running()
 
 
 @given(value=anything)
 def test_whatever_is_returned_can_be_settled(value: object) -> None:
-    ended(value, context=CONTEXT)
+    ended(value, state=STATE)
 
 
 @given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1), text=st.text())
 def test_whatever_is_raised_can_be_settled(name: str, text: str) -> None:
-    ended(type(name, (Exception,), {})(text), context=CONTEXT)
+    ended(type(name, (Exception,), {})(text), state=STATE)
 
 
 def test_a_follow_up_that_changes_after_the_end_is_settled_as_it_was() -> None:

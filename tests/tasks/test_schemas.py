@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple, Union
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from holdfast import InvalidInput, Tasks
 from holdfast.domain import json_schema
 from holdfast.domain.json_schema import check
 from holdfast.tasks.arguments import Arguments, PayloadInvalid
+from holdfast.tasks.task import definition_of
 from tests.tasks.models import Box, Colour, Corner, Even, Level, Mode, Note, Order, Person, Point, Rights, Size, Tree
 
 
@@ -187,7 +187,7 @@ def test_a_task_whose_schema_cannot_be_written_is_published_without_one(caplog: 
 
     def huge(value: str = "x" * 70_000) -> None: ...
 
-    publications = [tasks.task(one.__name__)(one).publication() for one in (undefined, huge)]
+    publications = [definition_of(tasks.task(one.__name__)(one)).publication() for one in (undefined, huge)]
 
     assert [one.schema_json for one in publications] == [None, None]
     assert "kind undefined is published without a schema" in caplog.text

@@ -18,9 +18,11 @@ import pytest
 
 import holdfast
 from holdfast import AsyncTasks, Backoff, Conflict, Context, InvalidInput, Misconfigured, NewJob, Queue, Tasks
+from holdfast.client.queue_state import state_of
 from holdfast.domain import limits
 from holdfast.domain.sessions import SESSION_OPTIONS
 from holdfast.errors import UnknownKind
+from holdfast.tasks.task import definition_of
 from holdfast.types import AsyncContextTask, AsyncTask, ContextTask, Policy, Task
 from tests.support.assertions import refused
 from tests.support.stores import Harness
@@ -71,7 +73,7 @@ def test_a_job_enqueued_by_name_only_is_the_same_call(queue: Queue) -> None:
     task = queue.task("email.send")(send)
 
     enqueued = queue.enqueue("email.send", {"to": "ada", "copies": 2})
-    args, kwargs = queue.tasks.get("email.send").arguments.call(queue.get(enqueued.id).payload)
+    args, kwargs = definition_of(queue.tasks.get("email.send")).arguments.call(queue.get(enqueued.id).payload)
 
     assert task.function(*args, **kwargs) == "ada: hello x2"
 
@@ -82,7 +84,7 @@ def test_rich_arguments_come_back_from_the_store(queue: Queue) -> None:
 
     enqueued = task.enqueue([Point(1, 2), Point(3)], when)
 
-    assert task.arguments.call(queue.get(enqueued.id).payload) == (
+    assert definition_of(task).arguments.call(queue.get(enqueued.id).payload) == (
         (),
         {"points": [Point(1, 2), Point(3, 0)], "when": when},
     )
@@ -255,7 +257,7 @@ def test_a_task_says_what_it_is(queue: Queue) -> None:
     task = queue.task("email.send", lane="mail")(send)
 
     assert task.function is send
-    assert (task.kind, task.options, task.takes_context, task.is_async) == (
+    assert (task.kind, task.options, definition_of(task).takes_context, definition_of(task).is_async) == (
         "email.send",
         {"lane": "mail"},
         False,
@@ -297,14 +299,14 @@ def test_a_first_parameter_annotated_as_a_context_is_seen(queue: Queue, function
     task = queue.task("picture")(function)
 
     assert isinstance(task, ContextTask)
-    assert task.takes_context
+    assert definition_of(task).takes_context
     assert "context" not in inspect.signature(task.enqueue).parameters
 
 
 def test_a_function_of_either_colour_can_be_a_task(queue: Queue) -> None:
     task = queue.task("fetch")(fetch)
 
-    assert task.is_async
+    assert definition_of(task).is_async
     assert asyncio.run(task("a")) == "A"
     assert task.enqueue("a").job.payload == {"address": "a"}
 
@@ -350,8 +352,8 @@ def test_a_registry_knows_its_kinds_and_their_lanes(queue: Queue) -> None:
     queue.task("c", lane="mail")(resize)
 
     assert queue.tasks.kinds() == ("a", "b", "c")
-    assert queue.tasks.lanes(["c", "b"]) == ("mail",)
-    assert queue.tasks.lanes(queue.tasks.kinds()) == ("default", "mail")
+    assert state_of(queue).tasks.lanes(["c", "b"]) == ("mail",)
+    assert state_of(queue).tasks.lanes(queue.tasks.kinds()) == ("default", "mail")
     assert [task.kind for task in queue.tasks] == ["a", "b", "c"]
     assert len(queue.tasks) == 3
     assert "a" in queue.tasks

@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
 from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry, testing
+from holdfast.client.queue_state import state_of
 from holdfast.types import EndedAttempt
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
@@ -135,7 +136,7 @@ def test_a_transaction_and_an_awaited_queue_are_traced_as_well(harness: Harness,
     queue = harness.open_async()
     telemetry.trace(queue, tracer_provider=spans.provider)
 
-    async def main() -> holdfast.AsyncEnqueued[Any]:
+    async def main() -> holdfast.types.AsyncEnqueued[Any]:
         async with queue.transaction() as transaction:
             result = await transaction.enqueue("mail")
         claim = await queue.claim()
@@ -297,7 +298,7 @@ def test_a_handler_that_ran_elsewhere_has_its_span_once_it_is_over(traced: holdf
     claim = traced.claim()
     assert claim is not None
     job = traced.settle(claim, Failed("killed", reason="memory_limit"))
-    [tracing] = traced._state.middleware
+    [tracing] = state_of(traced).middleware
 
     tracing.ended(EndedAttempt([claim], "failed", [job], 2.5, isolated=True))
 
@@ -315,7 +316,7 @@ def test_an_attempt_that_never_ran_has_no_span(traced: holdfast.Queue, spans: Sp
     traced.enqueue("mail")
     claim = traced.claim()
     assert claim is not None
-    [tracing] = traced._state.middleware
+    [tracing] = state_of(traced).middleware
 
     tracing.ended(EndedAttempt([claim], "released", [], None, isolated=True))
 
@@ -382,5 +383,5 @@ def test_what_is_not_installed_is_named_with_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     ask: Any = telemetry.trace if module == "opentelemetry" else telemetry.metrics
 
-    with pytest.raises(holdfast.Misconfigured, match=rf"holdfast\[{module.removesuffix('_client')}\]"):
+    with pytest.raises(holdfast.Misconfigured, match=rf"\.\[{module.removesuffix('_client')}\]"):
         ask(queue)

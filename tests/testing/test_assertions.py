@@ -119,7 +119,10 @@ def test_by_default_only_jobs_that_wait_count(queue: holdfast.Queue) -> None:
 
     refute_enqueued(queue, "mail")
     assert assert_enqueued(queue, "mail", states=["running"]).id == result.id
-    assert complaint(queue, "mail")[-1] == "    state: expected ('scheduled', 'blocked', 'ready'), is 'running'"
+    assert (
+        complaint(queue, "mail")[-1]
+        == "    state: expected ('scheduled', 'blocked', 'dependent', 'ready'), is 'running'"
+    )
 
 
 def test_exactly_so_many_can_be_asked_for(queue: holdfast.Queue) -> None:

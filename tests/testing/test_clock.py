@@ -44,7 +44,7 @@ def test_a_wall_clock_set_by_hand_expires_no_lease() -> None:
         queue.enqueue("work")
         held = queue.claim(lease=10)
         assert held is not None
-        clock.set_wall_clock(3600)
+        clock.shift_wall_clock(3600)
         queue.heartbeat(held)
     assert clock.time == NOON + timedelta(hours=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -364,3 +364,28 @@ def test_a_programs_own_queue_uses_the_tests_store_for_a_block(queue: holdfast.Q
     assert not (tmp_path / "production.db").exists()
     assert own.counts() == {}
     own.close()
+
+
+def test_with_a_horizon_time_moves_from_tick_to_tick_of_schedules(queue: holdfast.Queue, clock: ManualClock) -> None:
+    ran: list[str] = []
+
+    @queue.task("report")
+    def report(context: holdfast.Context) -> None:
+        ran.append(context.job.headers["holdfast-schedule"])
+
+    queue.schedules.set("hourly", kind="report", payload={}, cron="@hourly")
+    queue.schedules.set("often", kind="report", payload={}, every=1200)
+    before = clock.time
+    drain(queue, clock=clock, horizon=3600)
+
+    assert sorted(ran) == ["hourly", "often", "often", "often"]
+    assert clock.time - before <= timedelta(hours=1)
+
+
+def test_without_a_horizon_time_does_not_move_to_ticks(queue: holdfast.Queue, clock: ManualClock) -> None:
+    @queue.task("report")
+    def report() -> None: ...
+
+    queue.schedules.set("hourly", kind="report", payload={}, cron="@hourly")
+
+    assert len(drain(queue, clock=clock)) == 0

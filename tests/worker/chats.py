@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import AsyncSessionContext, Queue, SessionContext
-from tests.worker.workers import comes, wait_for_event
+from holdfast import AsyncSessionContext, Job, Queue, SessionContext
+from tests.worker.workers import comes, wait_finished, wait_for_event
 
 SESSION = "chat-42"
 
@@ -98,3 +98,8 @@ class Chat:
     def halts(self) -> None:
         """Wait until a turn has started and waits."""
         wait_for_event(self.started)
+
+
+def all_ended(queue: Queue, ids: list[str]) -> list[Job]:
+    """Wait until each of these entries has finished, and return them."""
+    return [wait_finished(queue, job_id) for job_id in ids]

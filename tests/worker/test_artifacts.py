@@ -99,7 +99,7 @@ def test_a_context_without_a_worker_says_that_it_cannot_read(local_queue: Queue)
         context.artifact("in")
 
 
-def test_a_worker_deletes_expired_uploads(harness: Harness) -> None:
+def test_a_worker_deletes_expired_uploads_and_dedupe_keys(harness: Harness) -> None:
     moving, queue = Time(harness), harness.open()
 
     @queue.task("idle")
@@ -110,3 +110,4 @@ def test_a_worker_deletes_expired_uploads(harness: Harness) -> None:
         wait_until(lambda: "worker_write" in statements_of(queue))
         moving.advance(200)
         wait_until(lambda: "uploads_delete" in statements_of(queue))
+        wait_until(lambda: "kept_keys_delete" in statements_of(queue))

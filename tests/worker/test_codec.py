@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Context, Queue, SessionContext, testing
+from holdfast.client.queue_state import state_of
 from holdfast.domain.job import row_of
 from tests.chaos.threads import wait_until
 from tests.support.assertions import failure_of
@@ -19,7 +20,7 @@ SECRET = "4111-1111"
 
 @pytest.fixture
 def encoding(queue: Queue) -> Queue:
-    return Queue(replace(queue._state, codec=Scrambler()))
+    return Queue(replace(state_of(queue), codec=Scrambler()))
 
 
 def is_encoded(queue: Queue, job_id: str) -> bool:

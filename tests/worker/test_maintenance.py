@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from holdfast import NewJob, Queue, Tasks
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo
 from holdfast.errors import StoreUnreachable
@@ -80,7 +81,7 @@ def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
 
 def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualClock) -> None:
     row = WorkerInfo("w1", "i", "host", 1, "1", "active", 8, 0, ("default",), ("note",), (), ())
-    WorkerCalls(queue.store).beat(row)
+    WorkerCalls(state_of(queue).store).beat(row)
     clock.advance(61)
 
     assert [row.state for row in queue.admin.workers()] == ["silent"]
@@ -89,7 +90,7 @@ def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualC
 def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) -> None:
     for number in range(1000):
         row = WorkerInfo(f"w{number}", "i", "host", number, "1", "active", 8, 0, ("default",), ("note",), (), ())
-        WorkerCalls(queue.store).beat(row)
+        WorkerCalls(state_of(queue).store).beat(row)
         clock.advance(0.001)
     queue.task("note")(lambda: None)
     with running_worker(queue, worker="newest"):

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Context, Defer, Fail, Middleware, Queue, SessionContext, telemetry, testing
+from holdfast.client.queue_state import state_of
 from holdfast.types import EndedAttempt
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
@@ -50,7 +51,7 @@ class Around(Middleware):
 @pytest.fixture
 def around(queue: Queue) -> Around:
     made = Around()
-    queue._state.middleware = (made,)
+    state_of(queue).middleware = (made,)
     return made
 
 
@@ -81,7 +82,7 @@ class TestHandlers:
                 turns.append((context.session, len(context.entries)))
                 yield
 
-        queue._state.middleware = (around, Turns())
+        state_of(queue).middleware = (around, Turns())
 
         @queue.session_task("chat", join=True)
         def chat(context: SessionContext[int], messages: list[int]) -> int:
@@ -109,7 +110,7 @@ class TestHandlers:
                 except BaseException as error:
                     seen.append(error)
 
-        queue._state.middleware = (Suppressing(), Suppressing())
+        state_of(queue).middleware = (Suppressing(), Suppressing())
         _declare(queue, ValueError("no"), is_async=is_async)
 
         [attempt] = testing.drain(queue, raises=False).ran
@@ -140,7 +141,7 @@ class TestHandlers:
                 except ValueError as error:
                     raise Defer(after=60) from error
 
-        queue._state.middleware = (Deferring(),)
+        state_of(queue).middleware = (Deferring(),)
         _declare(queue, ValueError("busy"), is_async=is_async)
 
         assert [attempt.outcome for attempt in testing.drain(queue).ran] == ["deferred"]
@@ -157,7 +158,7 @@ class TestHandlers:
                 yield
                 raise Fail("not committed", reason="not_committed")
 
-        queue._state.middleware = (Failing(),)
+        state_of(queue).middleware = (Failing(),)
         _declare(queue, None, ran=ran, is_async=is_async)
 
         [attempt] = testing.drain(queue, raises=False).ran
@@ -175,7 +176,7 @@ class TestHandlers:
                     yield
 
         often = Often()
-        queue._state.middleware = (often,)
+        state_of(queue).middleware = (often,)
         _declare(queue, None, is_async=is_async)
         for often.times in (2, 0):
             queue.enqueue("task", {})
@@ -199,7 +200,7 @@ class TestHandlers:
                     await asyncio.sleep(0)
                     raise Fail("told", reason="told") from error
 
-        queue._state.middleware = (Both(), Around())
+        state_of(queue).middleware = (Both(), Around())
 
         @queue.task("async")
         async def awaited(wrong: bool) -> int:
@@ -226,7 +227,7 @@ class TestHandlers:
                 for _ in range(times):
                     yield
 
-        queue._state.middleware = (Often(),)
+        state_of(queue).middleware = (Often(),)
         _declare(queue, None, is_async=True)
 
         [attempt] = testing.drain(queue, raises=False).ran
@@ -271,7 +272,7 @@ class TestEnds:
 
     def test_a_lost_lease_is_reported(self, durable_harness: Harness) -> None:
         queue, around = live(durable_harness), Around()
-        queue._state.middleware = (around,)
+        state_of(queue).middleware = (around,)
         taken = threading.Event()
 
         @queue.task("task")
@@ -304,7 +305,7 @@ class TestEnds:
                 raise ValueError("ended")
 
         around = Around()
-        queue._state.middleware = (Failing(), around)
+        state_of(queue).middleware = (Failing(), around)
         queue.task("task")(lambda: None)
         with caplog.at_level(logging.ERROR, "holdfast.middleware"), running_worker(queue):
             for _ in range(2):
@@ -321,7 +322,7 @@ class TestEnds:
                     raise ValueError("no follow-ups")
                 yield
 
-        queue._state.middleware = (Refusing(),)
+        state_of(queue).middleware = (Refusing(),)
 
         @queue.task("task")
         def task(context: Context, more: bool) -> None:
@@ -346,4 +347,4 @@ def test_the_metrics_of_one_worker_do_not_measure_the_other(queue: Queue) -> Non
 
     labels = {"lane": "default", "kind": "task", "outcome": "done"}
     assert metrics.registry.get_sample_value("holdfast_attempts_total", labels) is None
-    assert queue._state.middleware == ()
+    assert state_of(queue).middleware == ()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import Queue
-from holdfast.worker import loop, session_loop
+from holdfast.storage import notifications
+from holdfast.worker import loop
 from holdfast.worker.events import EventQueue, LaneListener, StoreRecovered
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.session_loop import SessionTurns
@@ -23,7 +24,7 @@ from tests.worker.workers import running_worker, wait_finished
 def without_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make workers claim only when they are notified."""
     monkeypatch.setattr(loop, "_POLL_SECONDS", 3600.0)
-    monkeypatch.setattr(session_loop, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 3600.0)
 
 
 class InFlight:
@@ -40,9 +41,14 @@ class InFlight:
         self.armed = False
         self.job_id = await asyncio.to_thread(self._enqueue)
         await asyncio.to_thread(wait_until, lambda: listener._pending)
-        # The notification alone does not wake the loop during an exchange; an urgent event does.
-        events.put(StoreRecovered())
-        await asyncio.to_thread(wait_until, lambda: not listener._pending)
+
+        def handled() -> bool:
+            # The notification alone does not wake the loop during an exchange; an urgent event does. The server
+            # sends the notification of a job of this process as well, perhaps after the first was handled.
+            events.put(StoreRecovered())
+            return not listener._pending
+
+        await asyncio.to_thread(wait_until, handled)
 
 
 def _finishes(queue: Queue, in_flight: InFlight, enqueue: Callable[[], str]) -> None:

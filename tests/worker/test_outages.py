@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Context
-from holdfast.domain.retry import RetryPolicy
+from holdfast.domain.backoff import RetryPolicy
 from holdfast.errors import StoreUnreachable
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.timers import REAL_TIMER, Timer

@@ -19,12 +19,14 @@ from holdfast import (
     Queue,
     SessionContext,
 )
+from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
 from holdfast.domain.output import OutputWrite
 from holdfast.testing import drain
 from tests.chaos.processes import Child
 from tests.chaos.threads import in_background, wait_until
+from tests.support.claims import expire_leases
 from tests.support.faults import Faults
 from tests.support.job_states import start
 from tests.support.stores import Harness, statements_of
@@ -32,6 +34,7 @@ from tests.worker.children import emit_by_hand, open_queue
 from tests.worker.places import PLACES, new_store_url
 from tests.worker.timers import MovableTimer
 from tests.worker.workers import (
+    HELD_LEASE_SECONDS,
     RENEWED_LEASE_SECONDS,
     Outage,
     Time,
@@ -374,7 +377,9 @@ def test_one_lost_lease_does_not_affect_the_other_writes_of_a_commit(queue: Queu
     lost, held = (start(queue, queue.enqueue("a").job) for _ in range(2))
     queue.cancel(lost.job.id, force=True)
 
-    answers = WorkerCalls(queue.store).append_output([(lost, OutputWrite(0, ["a"])), (held, OutputWrite(0, ["b"]))])
+    answers = WorkerCalls(state_of(queue).store).append_output(
+        [(lost, OutputWrite(0, ["a"])), (held, OutputWrite(0, ["b"]))]
+    )
 
     assert isinstance(answers[0], LeaseLost)
     assert [len(queue.output(claim.job.id)) for claim in (lost, held)] == [0, 1]
@@ -401,7 +406,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.slow("workers run in processes, and leases end by the real clock")
+@pytest.mark.slow("workers run in processes")
 def test_what_a_reader_saw_survives_the_kill_of_the_worker_and_the_next_attempt_goes_on(place: str) -> None:
     queue = open_queue(place)
     queue.migrate()
@@ -417,7 +422,7 @@ def test_what_a_reader_saw_survives_the_kill_of_the_worker_and_the_next_attempt_
         for chunk in queue.stream(enqueued.id, timeout=PATIENCE):
             seen.append((chunk.number, chunk.epoch, chunk.text))  # noqa: PERF401  # the test looks at it meanwhile
 
-    with queue, Child(emit_by_hand, place, {"lease": 0.5, "worker": "victim", "kinds": ["speak"]}) as victim:
+    with queue, Child(emit_by_hand, place, {"worker": "victim", "kinds": ["speak"]}) as victim:
         reading = in_background(read)
         for number in range(3):
             victim.tell(f"text {number} ")
@@ -425,6 +430,7 @@ def test_what_a_reader_saw_survives_the_kill_of_the_worker_and_the_next_attempt_
         victim.tell("written, and never shown, or not written")
         victim.kill()
         acknowledged = list(seen)
+        expire_leases(queue)
         with running_worker(queue, worker="heir"):
             wait_finished(queue, enqueued.id)
         reading.result(PATIENCE)
@@ -437,7 +443,7 @@ def test_what_a_reader_saw_survives_the_kill_of_the_worker_and_the_next_attempt_
     assert all(earlier[1] <= later[1] for earlier, later in pairwise(seen))
 
 
-@pytest.mark.slow("workers run in processes, and leases end by the real clock")
+@pytest.mark.slow("workers run in processes")
 def test_the_text_of_a_worker_stopped_past_its_lease_is_refused(place: str) -> None:
     queue = open_queue(place)
     queue.migrate()
@@ -447,10 +453,14 @@ def test_the_text_of_a_worker_stopped_past_its_lease_is_refused(place: str) -> N
         context.emit("from the heir")
 
     enqueued = queue.enqueue("speak", {})
-    with queue, Child(emit_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["speak"]}) as sleeper:
+    with (
+        queue,
+        Child(emit_by_hand, place, {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "kinds": ["speak"]}) as sleeper,
+    ):
         sleeper.tell("before ")
         wait_until(lambda: len(queue.output(enqueued.id)) == 1)
         sleeper.stop_between_writes(place)
+        expire_leases(queue)
         with running_worker(queue, worker="heir"):
             wait_finished(queue, enqueued.id)
         sleeper.resume()

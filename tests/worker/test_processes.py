@@ -12,9 +12,10 @@ import pytest
 from holdfast import NewJob, Queue
 from tests.chaos.processes import Child
 from tests.chaos.threads import wait_until
+from tests.support.claims import expire_leases
 from tests.worker.children import EFFECTS, open_queue, work, work_by_hand
 from tests.worker.places import PLACES, Vanishing, interruptible_store, new_store_url
-from tests.worker.workers import RENEWED_LEASE_SECONDS, running_worker, wait_finished
+from tests.worker.workers import HELD_LEASE_SECONDS, RENEWED_LEASE_SECONDS, running_worker, wait_finished
 
 BLOCKED_LEASE_SECONDS = 3.0
 """A lease in real time; test_stopping shows with a manual timer that it is renewed many times."""
@@ -51,10 +52,11 @@ def _opened(url: str) -> Queue:
 
 def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place: str) -> None:
     enqueued = queue.enqueue("hold", {})
-    with Child(work_by_hand, place, {"lease": 0.5, "worker": "victim", "kinds": ["hold"]}) as victim:
+    with Child(work_by_hand, place, {"worker": "victim", "kinds": ["hold"]}) as victim:
         assert victim.hear() == "started"
         victim.kill()
         assert queue.get(enqueued.id).worker == "victim"
+        expire_leases(queue)
         with running_worker(queue, worker="heir"):
             job = wait_finished(queue, enqueued.id)
 
@@ -62,12 +64,14 @@ def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place
     assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["expired", "done"]
 
 
-@pytest.mark.slow("workers run in processes, and leases end by the real clock")
+@pytest.mark.slow("workers run in processes")
 def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
     enqueued = queue.enqueue("hold", {})
-    with Child(work_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["hold"]}) as sleeper:
+    options = {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "kinds": ["hold"]}
+    with Child(work_by_hand, place, options) as sleeper:
         assert sleeper.hear() == "started"
         sleeper.stop_between_writes(place)
+        expire_leases(queue)
         with running_worker(queue, worker="heir"):
             job = wait_finished(queue, enqueued.id)
         sleeper.resume()

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from holdfast import Queue, Worker
+from holdfast.storage import notifications
 from holdfast.worker import maintenance
 from tests.chaos.threads import wait_until
 from tests.worker.workers import running_worker, wait_finished, wait_for_event
@@ -74,7 +75,7 @@ def test_without_a_notification_the_next_heartbeat_delivers_the_request(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(maintenance, "worker_request_topic", lambda _worker: "another topic")
+    monkeypatch.setattr(notifications, "worker_request_topic", lambda _worker: "another topic")
     Slow(queue)
     with running_worker(queue, worker="w1") as working:
         wait_until(lambda: len(queue.admin.workers()) == 1)

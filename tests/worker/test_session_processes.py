@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Queue
+from holdfast import Backoff, Queue
 from tests.chaos.processes import Child
 from tests.chaos.threads import wait_until
+from tests.support.claims import expire_leases
 from tests.worker.children import LINES, answer_by_hand, answer_until_killed
 from tests.worker.places import PLACES, new_store_url
-from tests.worker.workers import RENEWED_LEASE_SECONDS, wait_finished
+from tests.worker.workers import HELD_LEASE_SECONDS, wait_finished
 
 SESSION = "chat-42"
 OFTEN = 1_000
@@ -35,40 +36,40 @@ def queue(place: str) -> Iterator[Queue]:
 
 
 def say(queue: Queue, text: object, session: str = SESSION) -> str:
-    return queue.enqueue("chat.message", text, session=session, join=True, max_attempts=OFTEN).id
+    # A failed attempt, such as one whose commit the store was too busy for, delays its session only for a moment.
+    soon = Backoff(base=0.05, factor=1.0)
+    return queue.enqueue("chat.message", text, session=session, join=True, max_attempts=OFTEN, backoff=soon).id
 
 
 def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
     with (
-        Child(answer_by_hand, place, {"lease": 1, "worker": "one"}) as one,
-        Child(answer_by_hand, place, {"lease": 1, "worker": "other"}) as other,
+        Child(answer_by_hand, place, {"worker": "one"}) as one,
+        Child(answer_by_hand, place, {"worker": "other"}) as other,
     ):
         wait_until(lambda: queue.get(ids[0]).worker is not None)
         victim, heir = (one, other) if queue.get(ids[0]).worker == "one" else (other, one)
         said, first = victim.hear()
         assert said == ["one", "two"]
         victim.kill()
-        said, second = heir.hear()
-        assert said == ["one", "two"]
-        # A slow machine may lose a lease of a second once more.
-        assert second > first
+        expire_leases(queue)
+        assert heir.hear() == (["one", "two"], first + 1)
         heir.tell()
         jobs = [wait_finished(queue, job_id) for job_id in ids]
 
     assert len({job.result for job in jobs}) == 1
-    *lost, last = [attempt.outcome for attempt in queue.attempts(ids[0])]
-    assert (set(lost), last) == ({"expired"}, "done")
+    assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["expired", "done"]
 
 
-@pytest.mark.slow("workers run in processes, and leases end by the real clock")
+@pytest.mark.slow("workers run in processes")
 def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
-    options = {"lease": RENEWED_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
+    options = {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
     with Child(answer_by_hand, place, options) as sleeper:
         assert sleeper.hear() == (["one", "two"], 1)
         sleeper.stop_between_writes(place)
-        with Child(answer_by_hand, place, {"lease": 30, "worker": "heir"}) as heir:
+        expire_leases(queue)
+        with Child(answer_by_hand, place, {"worker": "heir"}) as heir:
             assert heir.hear() == (["one", "two"], 2)
             sleeper.tell()
             sleeper.resume()
@@ -87,7 +88,8 @@ def test_killed_workers_leave_every_session_in_order_and_once(queue: Queue, plac
     with queue.transaction() as transaction:
         transaction.execute(LINES)
     chance = random.Random(7)
-    options = {"lease": 0.4, "concurrency": 2}
+    # On a busy machine turns lose shorter leases again and again.
+    options = {"lease": 1, "concurrency": 2}
     crew = [Child(answer_until_killed, place, {**options, "worker": f"w{number}"}) for number in range(2)]
     enqueued: list[str] = []
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,24 +15,23 @@ from holdfast import (
     Context,
     Defer,
     Fail,
-    Job,
     Misconfigured,
-    OutcomeUnknown,
     Queue,
     Retry,
     SessionContext,
 )
-from holdfast.worker import loop, session_loop
+from holdfast.client.queue_state import state_of
+from holdfast.storage import notifications
+from holdfast.tasks.session_context import session_context_of
+from holdfast.worker import claim_ahead
 from holdfast.worker.events import EventQueue
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from tests.chaos.threads import registered, wait_until
 from tests.support.stores import Harness
-from tests.worker.chats import SESSION, Chat, Message
+from tests.worker.chats import SESSION, Chat, Message, all_ended
 from tests.worker.timers import MovableTimer
 from tests.worker.workers import (
-    Outage,
     Time,
-    in_state,
     live,
     running_worker,
     wait_finished,
@@ -43,10 +41,6 @@ from tests.worker.workers import (
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 SOON = Backoff(base=0.05, factor=1.0)
-
-
-def all_ended(queue: Queue, ids: list[str]) -> list[Job]:
-    return [wait_finished(queue, job_id) for job_id in ids]
 
 
 # --- turns ---------------------------------------------------------------------------------------------------------
@@ -282,7 +276,7 @@ def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> Non
 
 
 def test_an_idle_worker_is_woken_by_a_session(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_loop, "POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 3_600.0)
     chat = Chat(queue)
     with running_worker(queue):
         for text in ("one", "two", "three"):
@@ -301,7 +295,7 @@ def test_a_worker_whose_slots_are_all_used_by_turns_waits(queue: Queue, monkeypa
 
     monkeypatch.setattr(EventQueue, "wait", count)
     # Handlers take no time in this timer, so that the worker would claim jobs ahead after the first.
-    monkeypatch.setattr(loop, "_AVERAGE_WEIGHT", 1.0)
+    monkeypatch.setattr(claim_ahead, "_SEEN_MIN", 1)
     chat = Chat(queue)
     with running_worker(queue, concurrency=1, timer=MovableTimer(stands_still=True)):
         wait_finished(queue, chat.say("short")[0])
@@ -320,25 +314,25 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
     [first] = chat.say("one")
     claim = queue.sessions.claim_next(limit=1)
     assert claim is not None
-    turn = Turn(claim, queue.tasks, time.monotonic())
+    turn = Turn(claim, state_of(queue).tasks, time.monotonic())
 
     class Late:
         """Runs the operations, and lets the turn time out before it returns."""
 
-        notifier = queue.store.notifier
-        joined = queue.store.joined
-        translate = queue.store.translate
+        notifier = state_of(queue).store.notifier
+        joined = state_of(queue).store.joined
+        translate = state_of(queue).store.translate
 
-        def write(self, operation: Any, plain: Any = None) -> Any:
-            answer = queue.store.write(operation, plain)
+        def write(self, operation: Any) -> Any:
+            answer = state_of(queue).store.write(operation)
             turn.time_out()
             return answer
 
     late: Any = Late()
-    offer_checkpoints(turn, replace(queue._state, store=late), ())
+    offer_checkpoints(turn, replace(state_of(queue), store=late), ())
     [second] = chat.say("two")
     with pytest.raises(Cancelled):
-        chat.answer(turn.session_context, [Message("one")])
+        chat.answer(session_context_of(turn.turn_state, is_async=False), [Message("one")])
 
     assert [job.id for job in turn.session_claim.entries] == [first]
     assert (queue.get(second).state, queue.get(second).attempt) == ("ready", 0)
@@ -440,161 +434,6 @@ def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harnes
         wait_for_event(chat.stopped)
 
     assert [job.failure.reason for job in jobs if job.failure is not None] == ["timeout", "timeout"]
-
-
-# --- leases --------------------------------------------------------------------------------------------------------
-
-
-@COLOURS
-def test_a_long_turn_keeps_all_of_its_entries(harness: Harness, awaited: bool) -> None:
-    moving = Time(harness)
-    chat = Chat(harness.open(), awaited=awaited, checkpoints=2)
-    chat.halt()
-    ids = chat.say("one", "two")
-    with running_worker(chat.queue, lease=600, timer=moving.timer):
-        chat.halts()
-        ids += chat.say("three")
-        moving.pass_leases(chat.queue, ids[1], 600, 3)
-        # Another claim finds the session held.
-        assert chat.queue.sessions.claim_next() is None
-        chat.proceed.set()
-        jobs = all_ended(chat.queue, ids)
-
-    assert [(job.result, job.attempt, job.epoch) for job in jobs] == [(["one", "two", "three"], 1, 1)] * 3
-
-
-@COLOURS
-def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) -> None:
-    queue, timer = harness.open(), MovableTimer()
-    chat = Chat(queue, awaited=awaited)
-    chat.halt()
-    [job_id] = chat.say("one")
-    with running_worker(queue, lease=600, timer=timer) as working:
-        chat.halts()
-        harness.clock.advance(600)
-        timer.advance(300)
-        wait_for_event(chat.stopped)
-        chat.proceed.set()
-        assert wait_finished(queue, job_id).attempt == 2
-        wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
-
-    assert chat.tokens == [1, 2]
-
-
-@COLOURS
-def test_an_entry_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Queue, awaited: bool) -> None:
-    chat = Chat(queue, awaited=awaited)
-    chat.halt()
-    first, second, third = chat.say("one", "two", "three")
-    with running_worker(queue):
-        chat.halts()
-        queue.cancel(second)
-        wait_for_event(chat.stopped)
-        in_state(queue, second, "cancelled")
-        chat.proceed.set()
-        jobs = all_ended(queue, [first, third])
-
-    assert [(job.result, job.attempt) for job in jobs] == [(["one", "three"], 1)] * 2
-
-
-def test_an_entry_taken_away_by_force_gives_the_others_back_at_once(queue: Queue) -> None:
-    chat = Chat(queue)
-    chat.halt()
-    first, second = chat.say("one", "two")
-    with running_worker(queue):
-        chat.halts()
-        queue.cancel(first, force=True)
-        wait_for_event(chat.stopped)
-        chat.proceed.set()
-        # Its lease would have expired after half a minute of the manual clock.
-        job = wait_finished(queue, second)
-
-    assert (job.result, job.attempt) == (["two"], 1)
-
-
-# --- stopping ------------------------------------------------------------------------------------------------------
-
-
-@COLOURS
-def test_a_worker_that_stops_gives_the_whole_turn_back_without_spending_attempts(queue: Queue, awaited: bool) -> None:
-    chat = Chat(queue, awaited=awaited)
-    chat.halt()
-    ids = chat.say("one", "two")
-    with running_worker(queue, grace=0) as working:
-        chat.halts()
-        working.worker.stop()
-        working.end()
-    wait_for_event(chat.stopped)
-
-    assert [(queue.get(job_id).state, queue.get(job_id).attempt) for job_id in ids] == [("ready", 0)] * 2
-    assert working.worker.status().ended == {"released": 1}
-
-
-def test_a_worker_that_stops_lets_a_turn_end_within_its_grace(queue: Queue) -> None:
-    chat = Chat(queue)
-    chat.halt()
-    ids = chat.say("one")
-    with running_worker(queue) as working:
-        chat.halts()
-        ids += chat.say("two")
-        working.worker.stop()
-        chat.proceed.set()
-        working.end()
-
-    assert [queue.get(job_id).result for job_id in ids] == [["one", "two"]] * 2
-
-
-# --- a store that fails --------------------------------------------------------------------------------------------
-
-
-@COLOURS
-def test_a_checkpoint_whose_answer_is_lost_is_asked_for_again(harness: Harness, awaited: bool) -> None:
-    outage = Outage(harness)
-    chat = Chat(harness.open(), awaited=awaited)
-    chat.halt()
-    ids = chat.say("one")
-    with running_worker(chat.queue):
-        chat.halts()
-        ids += chat.say("two", "three")
-        outage.lose_answers(2)
-        chat.proceed.set()
-        wait_until(lambda: outage.answers_lost)
-        jobs = all_ended(chat.queue, ids)
-
-    assert chat.calls == [["one"], ["two", "three"]]
-    assert {job.attempt for job in jobs} == {1}
-
-
-def test_a_claim_whose_answer_is_lost_is_asked_for_again(harness: Harness) -> None:
-    outage = Outage(harness)
-    chat = Chat(harness.open())
-    ids = chat.say("one", "two")
-    chat.queue.lanes.set("default", state="paused")
-    with running_worker(chat.queue):
-        wait_until(lambda: bool(chat.queue.admin.workers()))
-        # The answer to the resume of the lane is lost first.
-        outage.lose_answers(3)
-        with suppress(OutcomeUnknown):
-            chat.queue.lanes.set("default", state="active")
-        wait_until(lambda: outage.answers_lost)
-        jobs = all_ended(chat.queue, ids)
-
-    assert [(job.attempt, job.epoch) for job in jobs] == [(1, 1)] * 2
-
-
-def test_a_settlement_survives_a_store_that_is_away_for_a_while(harness: Harness) -> None:
-    outage = Outage(harness)
-    chat = Chat(harness.open(), checkpoints=0)
-    chat.halt()
-    ids = chat.say("one", "two")
-    with running_worker(chat.queue):
-        chat.halts()
-        with outage:
-            chat.proceed.set()
-            outage.struck(2)
-        jobs = all_ended(chat.queue, ids)
-
-    assert [(job.result, job.attempt) for job in jobs] == [(["one", "two"], 1)] * 2
 
 
 # --- what others see -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NewJob, Queue, Worker
+from holdfast.client.queue_state import state_of
 from holdfast.worker.status import WorkerMetrics
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
@@ -225,7 +226,8 @@ def test_ten_rolling_restarts_lose_nothing_and_spend_no_attempt(harness: Harness
     jobs = queue.enqueue_many([NewJob("work", {"number": number}) for number in range(600)])
     for turn in range(10):
         with running_worker(queue, concurrency=8, grace=0.02 * (turn % 3)) as working:
-            wait_until(lambda: sum(working.worker.status().ended.values()) > 20)
+            # A fast worker may leave nothing for the last turns.
+            wait_until(lambda: sum(working.worker.status().ended.values()) > 20 or len(ran) == len(jobs))
             working.worker.stop()
             working.end()
     with running_worker(queue, concurrency=50):
@@ -383,4 +385,4 @@ def test_a_worker_that_has_stopped_listens_to_nothing(queue: Queue) -> None:
     with running_worker(queue):
         wait_finished(queue, enqueued.id)
 
-    assert queue.store.notifier.topics() == set()
+    assert state_of(queue).store.notifier.topics() == set()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Misconfigured, Queue
+from holdfast.client.queue_state import state_of
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.executors import run_blocking
 from holdfast.worker.transactions import offer_transaction
@@ -92,6 +93,7 @@ def test_writes_and_settlement_arrive_together(harness: Harness, awaited: bool) 
 
     assert (job.state, job.result) == ("done", "added")
     assert sums.rows == 1
+    assert [(one.kind, one.parent) for one in sums.queue.jobs(root=job.id)] == [("next", job.id), ("sum", None)]
 
 
 @COLOURS
@@ -207,8 +209,8 @@ def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bo
 def _attempt(queue: Queue) -> RunningAttempt:
     """Claim a job as a worker would, for the test to run."""
     claim = claim_one(queue, lease=30)
-    attempt = RunningAttempt(claim, queue.tasks.get(claim.job.kind), 0.0)
-    offer_transaction(attempt, queue._state)
+    attempt = RunningAttempt(claim, state_of(queue).tasks.get(claim.job.kind), 0.0)
+    offer_transaction(attempt, state_of(queue))
     return attempt
 
 
@@ -224,7 +226,7 @@ def test_no_crash_parts_the_writes_from_the_settlement(durable_harness: Harness)
             run_blocking(attempt)
         del attempt
         queue = harness.reopen()
-        queue.tasks.add(*sums.queue.tasks)
+        state_of(queue).tasks.add(*state_of(sums.queue).tasks)
         sums.queue = queue
         states.append(queue.get(enqueued.id).state)
         assert sums.rows == (states[-1] == "done")

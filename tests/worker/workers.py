@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast import Job, OutcomeUnknown, Queue
 from holdfast.client.connect import queue_on
+from holdfast.client.queue_state import state_of
 from holdfast.errors import StoreUnreachable
 from holdfast.types import Now
 from holdfast.worker.worker import Worker
@@ -26,11 +27,13 @@ LEASE_SECONDS = 0.3
 """Short, because a test waits for many of them."""
 RENEWED_LEASE_SECONDS = 1.5
 """For leases that must not expire: long enough for three renewals on a busy machine."""
+HELD_LEASE_SECONDS = 6.0
+"""For leases that only `expire_leases` may end, of workers that learn of it at the next renewal."""
 
 
 def without_tasks(queue: Queue) -> Queue:
     """Return another queue on the same store that declares no tasks and so accepts any payload."""
-    return queue_on(queue.store)
+    return queue_on(state_of(queue).store)
 
 
 class RunningClock(ManualClock):

@@ -1,20 +1,16 @@
 """`holdfast token` and `holdfast audit`: tokens of the HTTP service, and the log of operator actions."""
 
-from __future__ import annotations
-
-import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import click
 
 from holdfast import json_view
-from holdfast.cli import formatting, params
+from holdfast.cli import formatting, params, tables
 from holdfast.cli.options import Command, Group, pass_terminal
-from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import limits
-from holdfast.domain.access import ROLES, NewToken, Role, Token
+from holdfast.domain import access, limits
 
 
 @click.group(
@@ -43,7 +39,9 @@ def token() -> None:
     """
 )
 @click.argument("name")
-@click.option("--role", "roles", type=click.Choice(ROLES), multiple=True, required=True, help="A role. Repeatable.")
+@click.option(
+    "--role", "roles", type=click.Choice(access.ROLES), multiple=True, required=True, help="A role. Repeatable."
+)
 @click.option("--tenant", help="The only tenant that it may use.")
 @click.option("--lane", "lanes", multiple=True, help="A lane that it may use. Repeatable.")
 @click.option("--kind", "kinds", multiple=True, help="A kind that it may use. Repeatable.")
@@ -54,7 +52,7 @@ def token() -> None:
 @click.option("--claim-max", type=int, metavar="N", help="The maximum number of jobs in one claim.")
 @click.option("--expires-in", type=params.DURATION, metavar="DURATION", help="When it expires: 90d.")
 @pass_terminal
-def create(terminal: Terminal, /, name: str, roles: tuple[Role, ...], **given: Any) -> None:
+def create(terminal: Terminal, /, name: str, roles: tuple[access.Role, ...], **given: Any) -> None:
     """Create a token and print it."""
     options = {option: value for option, value in given.items() if value not in {None, ()}}
     with terminal.queue(create=True) as queue:
@@ -130,7 +128,7 @@ def revoke(terminal: Terminal, token_id: str) -> None:
         terminal.line(f"token {revoked.id} ({revoked.name}) is revoked")
 
 
-def _print_new(terminal: Terminal, created: NewToken) -> None:
+def _print_new(terminal: Terminal, created: access.NewToken) -> None:
     if terminal.json:
         terminal.emit({**json_view.token(created.token, terminal.now), "token": created.text})
         return
@@ -138,21 +136,21 @@ def _print_new(terminal: Terminal, created: NewToken) -> None:
     terminal.note(f"token {created.token.id} for {created.token.name}; it is not shown again")
 
 
-def _draw(terminal: Terminal, found: list[Token]) -> None:
+def _draw(terminal: Terminal, found: list[access.Token]) -> None:
     now = terminal.now
     columns = [
-        Column("ID", [one.id for one in found]),
-        Column("NAME", [one.name for one in found], min_width=8),
-        Column("STATE", [one.state(now) for one in found], states=True),
-        Column("ROLES", [", ".join(one.grants.roles) for one in found]),
-        Column("TENANT", [one.grants.tenant or "" for one in found], rank=1, hide_if=""),
-        Column("LANES", [", ".join(one.grants.lanes or ()) for one in found], rank=3, hide_if=""),
-        Column("KINDS", [", ".join(one.grants.kinds or ()) for one in found], rank=3, hide_if=""),
-        Column("EXPIRES", [_relative(one.expires_at, now) for one in found], rank=2, hide_if=""),
-        Column("USED", [_relative(one.last_used_at, now) for one in found], rank=2, hide_if=""),
-        Column("CREATED", [_relative(one.created_at, now) for one in found], rank=4),
+        tables.Column("ID", [one.id for one in found]),
+        tables.Column("NAME", [one.name for one in found], min_width=8),
+        tables.Column("STATE", [one.state(now) for one in found], states=True),
+        tables.Column("ROLES", [", ".join(one.grants.roles) for one in found]),
+        tables.Column("TENANT", [one.grants.tenant or "" for one in found], rank=1, hide_if=""),
+        tables.Column("LANES", [", ".join(one.grants.lanes or ()) for one in found], rank=3, hide_if=""),
+        tables.Column("KINDS", [", ".join(one.grants.kinds or ()) for one in found], rank=3, hide_if=""),
+        tables.Column("EXPIRES", [_relative(one.expires_at, now) for one in found], rank=2, hide_if=""),
+        tables.Column("USED", [_relative(one.last_used_at, now) for one in found], rank=2, hide_if=""),
+        tables.Column("CREATED", [_relative(one.created_at, now) for one in found], rank=4),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))
 
 
 def _relative(at: datetime | None, now: datetime) -> str:
@@ -183,15 +181,23 @@ def audit(terminal: Terminal, limit: int, before: int | None) -> None:
         for entry in found:
             terminal.emit(json_view.audit_entry(entry))
     elif found:
-        details = [json.dumps(dict(one.detail), ensure_ascii=False) if one.detail else "" for one in found]
         columns = [
-            Column("#", [str(one.number) for one in found], justify="right"),
-            Column("WHEN", [formatting.timestamp(one.at) for one in found]),
-            Column("WHO", [one.actor for one in found], min_width=8),
-            Column("ACTION", [one.action for one in found]),
-            Column("TARGET", [one.target for one in found], min_width=8, wrap=True),
-            Column("DETAIL", details, rank=1, min_width=12, wrap=True, hide_if=""),
+            tables.Column("#", [str(one.number) for one in found], justify="right"),
+            tables.Column("WHEN", [formatting.timestamp(one.at) for one in found]),
+            tables.Column("WHO", [one.actor for one in found], min_width=8),
+            tables.Column("ACTION", [one.action for one in found]),
+            tables.Column("TARGET", [one.target for one in found], min_width=16, wrap=True),
+            tables.Column(
+                "DETAIL", [_detail(one.detail) for one in found], rank=1, min_width=12, wrap=True, hide_if=""
+            ),
         ]
-        terminal.show(table(columns, terminal.out.width))
+        terminal.show(tables.table(columns, terminal.out.width))
     else:
         terminal.note("no operator has done anything yet")
+
+
+def _detail(detail: Mapping[str, Any]) -> str:
+    """Return the values that are set, as text that can be wrapped at spaces."""
+    chosen = {name: value for name, value in detail.items() if value is not None}
+    lists = {name: ", ".join(map(str, value)) for name, value in chosen.items() if isinstance(value, list)}
+    return "; ".join(f"{name} {lists.get(name, value)}" for name, value in chosen.items())

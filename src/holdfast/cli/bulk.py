@@ -1,7 +1,5 @@
 """Enqueue a file of JSON lines in batches. Each batch is one transaction; an error names the line of the file."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
@@ -11,9 +9,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from rich.progress import BarColumn, FileSizeColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from holdfast import Backoff, Enqueued, HoldfastError, InvalidInput, Queue
+from holdfast import Backoff, HoldfastError, InvalidInput, Queue, types
 from holdfast.cli import errors, formatting, params
-from holdfast.cli.errors import CommandError
 from holdfast.cli.terminal import Terminal
 
 BATCH_JOBS = 1_000
@@ -50,7 +47,7 @@ class ImportTally:
             return "nothing was stored"
         return f"lines up to {self.through} are stored; correct the file and continue from line {self.through + 1}"
 
-    def add(self, batch: list[ImportLine], results: list[Enqueued[Any]]) -> None:
+    def add(self, batch: list[ImportLine], results: list[types.Enqueued[Any]]) -> None:
         """Count a stored batch."""
         created = sum(result.created for result in results)
         self.created += created
@@ -86,7 +83,7 @@ def _send(terminal: Terminal, queue: Queue, batch: list[ImportLine], tally: Impo
             terminal.emit({"line": line.number, "id": result.id, "created": result.created})
 
 
-def _locate_error(error: HoldfastError, batch: list[ImportLine], tally: ImportTally) -> CommandError:
+def _locate_error(error: HoldfastError, batch: list[ImportLine], tally: ImportTally) -> errors.CommandError:
     """Return *error* with the line of the file in place of the index within the batch."""
     described = errors.describe(error)
     where = f"lines {batch[0].number} to {batch[-1].number}" if len(batch) > 1 else f"line {batch[0].number}"
@@ -95,7 +92,9 @@ def _locate_error(error: HoldfastError, batch: list[ImportLine], tally: ImportTa
         where = f"line {batch[int(found[1])].number}"
         field = error.field[found.end() :]
         message = f"{field}: {error.problem}" if field else error.problem
-    return CommandError(f"{where}: {message}", hint=tally.resume, code=described.code, exit_code=described.exit_code)
+    return errors.CommandError(
+        f"{where}: {message}", hint=tally.resume, code=described.code, exit_code=described.exit_code
+    )
 
 
 def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: ImportTally) -> Iterator[ImportLine]:
@@ -106,14 +105,14 @@ def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: ImportTally) -> It
             try:
                 options = {**defaults, **_parse_options(content)}
             except ValueError as error:
-                raise CommandError(f"line {number}: {error}", hint=tally.resume) from None
+                raise errors.CommandError(f"line {number}: {error}", hint=tally.resume) from None
             yield ImportLine(number, options, size)
             size = 0
 
 
 def _parse_options(content: bytes) -> dict[str, Any]:
     try:
-        options = params.parse_json(content.decode())
+        options = params.parse_json(content.decode().rstrip())
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
     except ValueError as error:
@@ -163,7 +162,7 @@ def _open_source(source: str) -> Iterator[tuple[BinaryIO, int | None]]:
         stream = path.open("rb")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise CommandError(f"cannot read {source!r}: {why}") from None
+        raise errors.CommandError(f"cannot read {source!r}: {why}") from None
     with stream:
         yield stream, path.stat().st_size or None
 

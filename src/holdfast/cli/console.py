@@ -1,7 +1,5 @@
 """Rich consoles on the standard streams: styles only on terminals, and no markup in the text."""
 
-from __future__ import annotations
-
 import os
 from typing import TextIO
 

@@ -1,19 +1,15 @@
 """`holdfast enqueue`: enqueue one job from the command line, or many from a file of JSON lines."""
 
-from __future__ import annotations
-
 import difflib
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast import Enqueued, json_view
-from holdfast.cli import bulk, params
-from holdfast.cli.errors import CommandError
+from holdfast import json_view, types
+from holdfast.cli import bulk, errors, params
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
-from holdfast.types import Kind
 
 EPILOG = """
 PAYLOAD is JSON; @FILE reads it from a file, - from standard input.
@@ -68,11 +64,24 @@ Examples:
     help="The scope in which the key is unique. Default: kind.",
 )
 @click.option(
+    "--dedupe-for",
+    type=params.DURATION,
+    metavar="DURATION",
+    help="Also add no second job for this long after the first one, even if it has finished.",
+)
+@click.option(
     "--on-duplicate",
     type=click.Choice(["keep", "replace", "run_again"]),
     help="What to do if the key exists. Default: keep.",
 )
 @click.option("--session", metavar="ID", help="The session of which the job is an entry; for session tasks.")
+@click.option("--after", multiple=True, metavar="ID", help="Run after this job has ended. Repeatable.")
+@click.option(
+    "--on-failed",
+    type=click.Choice(["cancel", "run"]),
+    help="If a job of --after is not done. Default: cancel.",
+)
+@click.option("--webhook-url", metavar="URL", help="Where each event of the job is sent.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
 @pass_terminal
 def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: str | None, **given: Any) -> None:
@@ -83,7 +92,9 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
         bulk.enqueue_lines(terminal, many, options if kind is None else {"kind": kind, **options})
         return
     if kind is None:
-        raise CommandError("KIND is missing", hint="holdfast enqueue KIND [PAYLOAD], or holdfast enqueue --many FILE")
+        raise errors.CommandError(
+            "KIND is missing", hint="holdfast enqueue KIND [PAYLOAD], or holdfast enqueue --many FILE"
+        )
     content = params.payload(payload)
     with terminal.queue(create=True) as queue:
         enqueued = queue.enqueue(kind, content, **options)
@@ -94,7 +105,7 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
         _note_unpublished(terminal, kind, queue.kinds.list())
 
 
-def _note_unpublished(terminal: Terminal, kind: str, found: list[Kind]) -> None:
+def _note_unpublished(terminal: Terminal, kind: str, found: list[types.Kind]) -> None:
     """Print a note if workers have published kinds, but not this one: the name may be mistyped."""
     published = [one.name for one in found if one.published_at is not None]
     if not published or kind in published:
@@ -109,26 +120,19 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value is not None and value != ()}
     for name in ("headers", "tags"):
         if name in options:
-            options[name] = _pairs(name, options[name])
+            options[name] = params.pairs(f"--{name[:-1]}", options[name])
     return options
-
-
-def _pairs(name: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise CommandError(f"--{name[:-1]} names the same key twice")
-    return found
 
 
 def _check_many(payload: str | None, options: dict[str, Any]) -> None:
     if payload is not None:
-        raise CommandError("PAYLOAD and --many exclude each other: each line of the file has its own payload")
+        raise errors.CommandError("PAYLOAD and --many exclude each other: each line of the file has its own payload")
     for name, option in (("job_id", "--id"), ("dedupe_key", "--dedupe-key")):
         if name in options:
-            raise CommandError(f"{option} and --many exclude each other: write {name!r} into the lines")
+            raise errors.CommandError(f"{option} and --many exclude each other: write {name!r} into the lines")
 
 
-def _summary(enqueued: Enqueued[Any]) -> str:
+def _summary(enqueued: types.Enqueued[Any]) -> str:
     job = enqueued.job
     if not enqueued.created:
         return f"exists already: {job.id} ({job.kind}, {job.state})"

@@ -1,17 +1,35 @@
 """Entry point of the `holdfast` command. Checks that the optional packages are installed before importing them."""
 
-from __future__ import annotations
-
 import importlib
+import signal
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 
 OPTIONAL = ("click", "rich")
-MISSING = "holdfast: the command line needs packages that are not installed; run: pip install 'holdfast[cli]'"
+MISSING = (
+    "holdfast: the command line needs packages that are not installed; install the extra `cli`, in a clone with: "
+    "pip install '.[cli]'"
+)
+# Commands that run until a signal, and then exit with 0.
+_RUN_UNTIL_SIGNAL = ("worker", "serve", "gateway")
+_OPTIONS_WITH_VALUE = ("--url", "--schema")
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    if _command(sys.argv[1:]) in _RUN_UNTIL_SIGNAL:
+        _exit_on_signals()
+    try:
+        _run()
+    except KeyboardInterrupt:
+        # During the imports. Later, click handles it.
+        _end_line()
+        sys.exit(_INTERRUPTED)
+
+
+def _run() -> None:
     if not _installed():
         sys.stderr.write(f"{MISSING}\n")
         sys.exit(2)
@@ -20,6 +38,36 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     importlib.import_module("holdfast.cli.root").root.main(prog_name="holdfast")
+
+
+def _command(arguments: Sequence[str]) -> str | None:
+    """Return the name of the command, which options may precede."""
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in _OPTIONS_WITH_VALUE:
+            next(rest, None)
+        elif not argument.startswith("-"):
+            return argument
+    return None
+
+
+def _exit_on_signals() -> None:
+    """Exit with 0 on a signal until the command handles signals itself. Keep those ignored that are, as by nohup."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _: object) -> None:
+    if number == signal.SIGINT:
+        _end_line()
+    sys.exit(0)
+
+
+def _end_line() -> None:
+    """Begin a new line: a terminal has shown ^C."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
 
 
 def _installed() -> bool:

@@ -1,7 +1,5 @@
 """Error output: one line with the message, one with a hint, and a stable exit code."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -10,22 +8,10 @@ from typing import Final, NamedTuple
 import click
 from rich.text import Text
 
-from holdfast import Conflict, HoldfastError, JobNotFound, OutcomeUnknown, Refused, Unavailable, WaitTimeout
+from holdfast import Conflict, HoldfastError, JobNotFound, OutcomeUnknown, Refused, Unavailable, WaitTimeout, errors
+from holdfast.cli import formatting
 from holdfast.cli.console import console
-from holdfast.cli.formatting import clean
-from holdfast.domain.masking import mask_url
-from holdfast.errors import (
-    ArtifactNotFound,
-    EventsPruned,
-    HandlersStuck,
-    KindRetired,
-    LaneDraining,
-    SchemaMismatch,
-    StoreBusy,
-    StoreDamaged,
-    StoreFull,
-    WorkerNotFound,
-)
+from holdfast.domain import masking
 
 OK = 0
 REFUSED = 1
@@ -39,19 +25,21 @@ BROKEN_PIPE = 141
 # Format strings; the fields are attributes of the error.
 _HINTS: Final[dict[type[HoldfastError], str]] = {
     JobNotFound: "'holdfast jobs list' shows existing ids; finished jobs may have been pruned",
-    WorkerNotFound: "'holdfast workers list' shows the names",
-    ArtifactNotFound: "holdfast jobs show {job_id}",
-    LaneDraining: "holdfast lanes set {lane} --state active",
-    KindRetired: "holdfast kinds restore {kind}",
-    EventsPruned: "continue with --after {horizon}; the events in between are deleted",
+    errors.WorkerNotFound: "'holdfast workers list' shows the names",
+    errors.WebhookNotFound: "'holdfast webhooks list' shows the ids",
+    errors.ScheduleNotFound: "'holdfast schedules list' shows the names and tenants",
+    errors.TokenNotFound: "'holdfast token list' shows the ids",
+    errors.ArtifactNotFound: "holdfast jobs show {job_id}",
+    errors.LaneDraining: "holdfast lanes set {lane} --state active",
+    errors.KindRetired: "holdfast kinds restore {kind}",
+    errors.EventsPruned: "continue with --after {horizon}; the events in between are deleted",
     Conflict: "holdfast jobs show {job_id}",
     WaitTimeout: "the job is not affected; wait again, or use a longer --timeout",
     OutcomeUnknown: "repeat the command; with --id this is always safe",
-    HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
-    StoreBusy: "another process is writing; try again",
-    StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
-    SchemaMismatch: "'holdfast migrate' updates an older schema; a newer schema needs a newer Holdfast",
-    StoreDamaged: "restore the file from a backup",
+    errors.HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
+    errors.StoreBusy: "another process is writing; try again",
+    errors.StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
+    errors.StoreDamaged: "restore the file from a backup",
 }
 
 
@@ -87,14 +75,14 @@ def report_error(error: Exception, *, as_json: bool) -> int:
         if text:
             # Wrap at spaces: a terminal breaks lines anywhere. A command stays on one line for copying.
             unwrapped = not screen.is_terminal or (label == "hint:" and text.startswith("holdfast "))
-            screen.print(Text.assemble((label, style), " ", clean(text, keep="")), soft_wrap=unwrapped)
+            screen.print(Text.assemble((label, style), " ", formatting.clean(text, keep="")), soft_wrap=unwrapped)
     return described.exit_code
 
 
 def describe(error: Exception) -> ErrorReport:
     """Return the code, the message, the hint and the exit code of *error*, with credentials masked."""
     report = _report(error)
-    return report._replace(message=mask_url(report.message), hint=mask_url(report.hint))
+    return report._replace(message=masking.mask_url(report.message), hint=masking.mask_url(report.hint))
 
 
 def _report(error: Exception) -> ErrorReport:
@@ -105,7 +93,9 @@ def _report(error: Exception) -> ErrorReport:
             return ErrorReport(error.code, str(error), _hint(error), exit_code_of(error))
         case click.UsageError():
             command = error.ctx.command_path if error.ctx else "holdfast"
-            return ErrorReport("invalid_input", error.format_message(), f"see '{command} --help'", MISUSED)
+            # Click writes the choices of a missing option on lines of their own.
+            message = " ".join(error.format_message().split())
+            return ErrorReport("invalid_input", message, f"see '{command} --help'", MISUSED)
         case click.ClickException():
             return ErrorReport("invalid_input", error.format_message(), "", MISUSED)
         case _:

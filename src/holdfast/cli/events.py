@@ -1,7 +1,5 @@
 """`holdfast events`: print the event log once, or follow it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +8,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Queue, json_view
-from holdfast.cli import formatting
-from holdfast.cli.options import Command, pass_terminal
-from holdfast.cli.tables import STATE_STYLES
+from holdfast import Queue, json_view, types
+from holdfast.cli import formatting, options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain.validation import datetime_of
-from holdfast.types import Event, EventPage
+from holdfast.domain import validation
 
 _PAGE = 1_000
 _LIMIT = 100
@@ -32,7 +27,7 @@ class Reader:
         self._left = limit
         self.cursor = after
 
-    def read(self, *, follow: bool) -> Iterator[Event]:
+    def read(self, *, follow: bool) -> Iterator[types.Event]:
         """Yield events in order, up to the limit; with *follow*, wait for new ones."""
         while self._left != 0:
             page = self._page()
@@ -48,7 +43,7 @@ class Reader:
             if at_end:
                 time.sleep(_POLL_SECONDS)
 
-    def _page(self) -> EventPage:
+    def _page(self) -> types.EventPage:
         bounded = self._left is not None and self._tenant is None
         limit = min(self._left or _PAGE, _PAGE) if bounded else _PAGE
         return self._queue.events(after=self.cursor, limit=limit, tenant=self._tenant)
@@ -61,7 +56,7 @@ class Reader:
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     Each event has a cursor, which --json shows; --after CURSOR starts after it.
     With --json every event is one line.
@@ -80,7 +75,7 @@ class Reader:
 )
 @click.option("--tenant", help="Only events of this tenant's jobs.")
 @click.option("--follow", is_flag=True, help="Wait for new events until interrupted.")
-@pass_terminal
+@options.pass_terminal
 def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str | None, follow: bool) -> None:
     """Print the events of jobs in order."""
     max_events = limit if limit is not None or follow else _LIMIT
@@ -94,7 +89,7 @@ def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str
         _print_end(terminal, reader.cursor, shown, max_events)
 
 
-def _print_event(terminal: Terminal, event: Event) -> None:
+def _print_event(terminal: Terminal, event: types.Event) -> None:
     if terminal.json:
         terminal.emit(json_view.event(event))
         return
@@ -104,7 +99,9 @@ def _print_event(terminal: Terminal, event: Event) -> None:
     line.add_column(no_wrap=True)
     about = Text(formatting.clean(f"{event.job_id}  {event.kind}", keep=""))
     about.append(f"  {formatting.clean(_details(event.details), keep='')}".rstrip(), "dim")
-    line.add_row(formatting.timestamp(event.at), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
+    line.add_row(
+        formatting.timestamp(event.at), Text(f"{event.name:<9}", tables.STATE_STYLES.get(event.name, "")), about
+    )
     terminal.show(line)
 
 
@@ -115,7 +112,7 @@ def _details(details: dict[str, Any]) -> str:
     if failure_class is not None:
         known["failure"] = f"{known.pop('failure_reason', '')} ({failure_class})"
     if due_at_ms is not None:
-        known["due"] = formatting.timestamp(datetime_of(due_at_ms))
+        known["due"] = formatting.timestamp(validation.datetime_of(due_at_ms))
     return "  ".join(f"{key}={value}" for key, value in known.items())
 
 

@@ -1,7 +1,5 @@
 """Format ages, durations, timestamps and sizes, and make text safe to print on a terminal."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 

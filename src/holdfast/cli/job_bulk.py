@@ -1,34 +1,29 @@
 """Cancel or requeue all jobs that match filters: count them, ask for confirmation, then process them in pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast import Queue, json_view
-from holdfast.cli import formatting
-from holdfast.cli.errors import CommandError
-from holdfast.cli.tables import Column, table
+from holdfast import Queue, json_view, types
+from holdfast.cli import errors, formatting, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.types import CancelReport, Requeued, Tally
 
 _PAGE = 1_000
 
 
 def given_filters(filters: dict[str, Any]) -> dict[str, Any]:
     """Return the filters that are set, as arguments of `Queue.jobs` and `Queue.admin.tally`."""
-    return {name: value for name, value in filters.items() if value not in {None, ()}}
+    return {name: value for name, value in filters.items() if value not in (None, (), {})}
 
 
 def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *, dry_run: bool) -> None:
     """Raise unless the command names either jobs or filters."""
     hint = "give ids or numbers, or filters such as --kind KIND and --older-than 7d"
     if job_ids and filters:
-        raise CommandError("name jobs or filters, not both", hint=hint)
+        raise errors.CommandError("name jobs or filters, not both", hint=hint)
     if job_ids and dry_run:
-        raise CommandError("--dry-run goes with filters, not with named jobs", hint=hint)
+        raise errors.CommandError("--dry-run goes with filters, not with named jobs", hint=hint)
     if not job_ids and not filters:
-        raise CommandError(f"name the jobs to {verb}, or filters that choose them", hint=hint)
+        raise errors.CommandError(f"name the jobs to {verb}, or filters that choose them", hint=hint)
 
 
 def confirm(
@@ -50,9 +45,9 @@ def confirm(
     return bool(found) and not dry_run
 
 
-def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> CancelReport:
+def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> types.CancelReport:
     """Cancel all jobs that match."""
-    total = CancelReport([], [], [])
+    total = types.CancelReport([], [], [])
     for ids in _pages(queue, filters):
         report = queue.admin.cancel_many(ids, force=force)
         total.cancelled.extend(report.cancelled)
@@ -61,9 +56,9 @@ def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> CancelRepor
     return total
 
 
-def requeue(queue: Queue, filters: dict[str, Any]) -> Requeued:
+def requeue(queue: Queue, filters: dict[str, Any]) -> types.Requeued:
     """Requeue all jobs that match."""
-    total = Requeued([], [])
+    total = types.Requeued([], [])
     for ids in _pages(queue, filters):
         report = queue.admin.requeue_many(ids)
         total.requeued.extend(report.requeued)
@@ -82,16 +77,16 @@ def _pages(queue: Queue, filters: dict[str, Any]) -> Iterator[list[str]]:
             return
 
 
-def _show(terminal: Terminal, found: list[Tally], summary: str) -> None:
+def _show(terminal: Terminal, found: list[types.Tally], summary: str) -> None:
     if terminal.json:
         terminal.emit({"jobs": sum(one.jobs for one in found), "tally": [json_view.tally(one) for one in found]})
         return
     if found:
         columns = [
-            Column("LANE", [one.lane for one in found], min_width=8),
-            Column("KIND", [one.kind for one in found], min_width=12),
-            Column("STATE", [one.state for one in found], states=True),
-            Column("JOBS", [f"{one.jobs:,}" for one in found], justify="right"),
+            tables.Column("LANE", [one.lane for one in found], min_width=8),
+            tables.Column("KIND", [one.kind for one in found], min_width=12),
+            tables.Column("STATE", [one.state for one in found], states=True),
+            tables.Column("JOBS", [f"{one.jobs:,}" for one in found], justify="right"),
         ]
-        terminal.show(table(columns, terminal.out.width))
+        terminal.show(tables.table(columns, terminal.out.width))
     terminal.line(summary)

@@ -1,43 +1,39 @@
 """The table of jobs."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
-from holdfast import Job
-from holdfast.cli import formatting
-from holdfast.cli.tables import Column, table
+from holdfast import Job, types
+from holdfast.cli import formatting, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.types import JobPage
 
 
-def draw(terminal: Terminal, page: JobPage) -> None:
+def draw(terminal: Terminal, page: types.JobPage) -> None:
     """Print a page of jobs and the option for the next page."""
     if not page.jobs:
         terminal.note("no jobs match")
     else:
-        terminal.show(table(columns(page.jobs, terminal.now), terminal.out.width))
+        terminal.show(tables.table(columns(page.jobs, terminal.now), terminal.out.width))
     if page.cursor is not None:
         terminal.note(f"there are more: --after {page.cursor}")
 
 
-def columns(jobs: tuple[Job, ...], now: datetime) -> list[Column]:
+def columns(jobs: tuple[Job, ...], now: datetime) -> list[tables.Column]:
     """Return the table's columns. A column is left out if all its cells have the default value.
 
     A narrow terminal shows the notes, which say why a job failed, rather than the ids: the number identifies the job.
     """
     return [
-        Column("#", [str(job.number) for job in jobs], justify="right"),
-        Column("ID", [job.id for job in jobs], rank=6),
-        Column("STATE", [job.state for job in jobs], states=True),
-        Column("KIND", [job.kind for job in jobs], min_width=12),
-        Column("LANE", [job.lane for job in jobs], rank=2, min_width=8, hide_if="default"),
-        Column("TENANT", [job.tenant for job in jobs], rank=2, min_width=8, hide_if="default"),
-        Column("SESSION", [job.session or "" for job in jobs], rank=2, min_width=10, hide_if=""),
-        Column("PRIO", [str(job.priority) for job in jobs], rank=4, hide_if="0", justify="right"),
-        Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
-        Column("AGE", [formatting.age(job.enqueued_at, now) for job in jobs], rank=3, justify="right"),
-        Column("NOTE", [note(job, now) for job in jobs], rank=1, min_width=40, hide_if="", style="dim"),
+        tables.Column("#", [str(job.number) for job in jobs], justify="right"),
+        tables.Column("ID", [job.id for job in jobs], rank=6),
+        tables.Column("STATE", [job.state for job in jobs], states=True),
+        tables.Column("KIND", [job.kind for job in jobs], min_width=12),
+        tables.Column("LANE", [job.lane for job in jobs], rank=2, min_width=8, hide_if="default"),
+        tables.Column("TENANT", [job.tenant for job in jobs], rank=2, min_width=8, hide_if="default"),
+        tables.Column("SESSION", [job.session or "" for job in jobs], rank=2, min_width=10, hide_if=""),
+        tables.Column("PRIO", [str(job.priority) for job in jobs], rank=4, hide_if="0", justify="right"),
+        tables.Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
+        tables.Column("AGE", [formatting.age(job.enqueued_at, now) for job in jobs], rank=3, justify="right"),
+        tables.Column("NOTE", [note(job, now) for job in jobs], rank=1, min_width=40, hide_if="", style="dim"),
     ]
 
 
@@ -50,6 +46,8 @@ def note(job: Job, now: datetime) -> str:
             return _after_failure(job, f"due {formatting.relative(job.due_at, now)}")
         case "blocked":
             return "waits for an earlier job"
+        case "dependent":
+            return "waits for the jobs it depends on"
         case "ready":
             return _after_failure(job, "lease expired" if job.suspect else "")
         case _:

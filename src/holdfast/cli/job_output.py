@@ -1,24 +1,21 @@
 """The output stream of a job on the command line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 
-from holdfast import Queue, json_view
+from holdfast import Queue, json_view, types
 from holdfast.cli import formatting
 from holdfast.cli.terminal import Terminal
-from holdfast.types import OutputChunk
 
 
-def read(queue: Queue, job_id: str, after: int) -> Iterator[OutputChunk]:
+def read(queue: Queue, job_id: str, after: int) -> Iterator[types.OutputChunk]:
     """Yield the chunks that are stored now."""
     while page := queue.output(job_id, after=after):
         yield from page
         after = page[-1].number
 
 
-def write(terminal: Terminal, chunks: Iterable[OutputChunk]) -> None:
+def write(terminal: Terminal, chunks: Iterable[types.OutputChunk]) -> None:
     """Write the text of *chunks*, with unsafe characters replaced on a terminal; with `--json` one line for each."""
     ends_line = True
     for chunk in chunks:

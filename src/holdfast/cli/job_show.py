@@ -1,7 +1,5 @@
 """Print all properties of one job as text."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys
@@ -13,32 +11,29 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Artifact, Job
-from holdfast.cli import formatting
-from holdfast.cli.errors import CommandError
-from holdfast.cli.tables import STATE_STYLES, Column, table
+from holdfast import Artifact, Job, types
+from holdfast.cli import errors, formatting, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import strict_json
-from holdfast.domain.codec import NULL, codec_name
+from holdfast.domain import codec, serving, strict_json
 from holdfast.domain.job import row_of
-from holdfast.domain.serving import UnservedReason, reason_text
-from holdfast.types import ArtifactInfo, Attempt, Failure, SessionEntry
 
 
 def draw(
     terminal: Terminal,
     job: Job,
-    attempts: list[Attempt],
-    artifacts: list[ArtifactInfo],
-    unserved: UnservedReason | None = None,
+    attempts: list[types.Attempt],
+    artifacts: list[types.ArtifactInfo],
+    unserved: serving.UnservedReason | None = None,
 ) -> None:
     """Print the job's properties, then payload, result, failure, attempts and artifacts under headings."""
     terminal.show(_properties(job, terminal.now))
     if unserved is not None:
-        terminal.line(f"a job of {job.kind} in lane {job.lane}: {reason_text(unserved, job.requires, 1)}", "yellow")
+        terminal.line(
+            f"a job of {job.kind} in lane {job.lane}: {serving.reason_text(unserved, job.requires, 1)}", "yellow"
+        )
     _body(terminal, "Payload", _stored(row_of(job).payload_json))
     if job.state == "done":
-        _body(terminal, "Result", _stored(row_of(job).result_json or NULL))
+        _body(terminal, "Result", _stored(row_of(job).result_json or codec.NULL))
     if job.failure is not None:
         _body(terminal, "Failure", _failure(job.failure), "red")
     if attempts:
@@ -54,7 +49,7 @@ def _properties(job: Job, now: datetime) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _property_rows(job, now):
-        style = STATE_STYLES[job.state] if name == "state" else ""
+        style = tables.STATE_STYLES[job.state] if name == "state" else ""
         grid.add_row(name, Text(formatting.clean(value, keep=""), style))
     return grid
 
@@ -80,6 +75,8 @@ def _property_rows(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         ("requires", ", ".join(job.requires)),
         ("affinity", job.affinity),
         ("dedupe key", _dedupe(job)),
+        ("parent", job.parent),
+        ("root", job.root if job.parent else None),
         ("deferrals", str(job.deferrals or "")),
         ("releases", str(job.releases or "")),
         ("events", "all" if row_of(job).record_all else None),
@@ -96,7 +93,7 @@ def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
     return ("phase", job.phase), ("progress", None if job.percent is None else f"{int(job.percent)} %")
 
 
-def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
+def _entry(job: Job, entry: types.SessionEntry) -> Iterator[tuple[str, str]]:
     """Yield the properties of a session entry. It has no priority."""
     yield "session", f"{entry.session} (entry {row_of(job).enqueue_seq})"
     yield "entry type", entry.entry_type
@@ -124,20 +121,20 @@ def _pairs(pairs: dict[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in pairs.items())
 
 
-def _failure(failure: Failure) -> str:
+def _failure(failure: types.Failure) -> str:
     text = f"{failure.reason} ({failure.failure_class}): {failure.message}"
     return f"{text}\n{failure.traceback.rstrip()}" if failure.traceback else text
 
 
-def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
+def _attempts(attempts: list[types.Attempt], terminal: Terminal) -> Table:
     columns = [
-        Column("EPOCH", [str(one.epoch) for one in attempts], justify="right"),
-        Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
-        Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
-        Column("WORKER", [one.worker for one in attempts], min_width=12),
-        Column("STARTED", [formatting.timestamp(one.started_at) for one in attempts], rank=1),
-        Column("TOOK", [_took(one, terminal.now) for one in attempts], justify="right"),
-        Column(
+        tables.Column("EPOCH", [str(one.epoch) for one in attempts], justify="right"),
+        tables.Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
+        tables.Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
+        tables.Column("WORKER", [one.worker for one in attempts], min_width=12),
+        tables.Column("STARTED", [formatting.timestamp(one.started_at) for one in attempts], rank=1),
+        tables.Column("TOOK", [_took(one, terminal.now) for one in attempts], justify="right"),
+        tables.Column(
             "WHY",
             [formatting.failure(one.failure) if one.failure else "" for one in attempts],
             min_width=12,
@@ -145,27 +142,27 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
             hide_if="",
         ),
     ]
-    return table(columns, terminal.out.width - 2)
+    return tables.table(columns, terminal.out.width - 2)
 
 
-def _took(attempt: Attempt, now: datetime) -> str:
+def _took(attempt: types.Attempt, now: datetime) -> str:
     return formatting.duration(((attempt.ended_at or now) - attempt.started_at) / timedelta(milliseconds=1))
 
 
-def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
+def _artifacts(artifacts: list[types.ArtifactInfo], terminal: Terminal) -> Table:
     columns = [
-        Column("NAME", [one.name for one in artifacts]),
-        Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
-        Column("TYPE", [one.media_type for one in artifacts], min_width=12),
-        Column("ROLE", ["input" if one.input else "output" for one in artifacts]),
-        Column("STORED", [formatting.both(one.created_at, terminal.now) for one in artifacts], rank=1),
+        tables.Column("NAME", [one.name for one in artifacts]),
+        tables.Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
+        tables.Column("TYPE", [one.media_type for one in artifacts], min_width=12),
+        tables.Column("ROLE", ["input" if one.input else "output" for one in artifacts]),
+        tables.Column("STORED", [formatting.both(one.created_at, terminal.now) for one in artifacts], rank=1),
     ]
-    return table(columns, terminal.out.width - 2)
+    return tables.table(columns, terminal.out.width - 2)
 
 
 def _stored(text: str) -> str:
     """Return a payload or result as indented JSON, or who encoded it: the command line has no codec."""
-    name = codec_name(text)
+    name = codec.codec_name(text)
     if name is not None:
         return f"encoded by codec {name!r}, {len(text)} characters"
     return json.dumps(strict_json.decode(text), indent=2, ensure_ascii=False)
@@ -207,7 +204,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise errors.CommandError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def _check_printable(terminal: Terminal, artifact: Artifact) -> None:
@@ -218,7 +215,7 @@ def _check_printable(terminal: Terminal, artifact: Artifact) -> None:
     except UnicodeDecodeError:
         shown = "\0"
     if formatting.clean(shown, keep="\n\t\r") != shown:
-        raise CommandError(
+        raise errors.CommandError(
             f"artifact {artifact.name!r} is not plain text and could corrupt the terminal",
             hint="write it to a file with -o FILE, or pipe it to another command",
         )

@@ -1,7 +1,5 @@
 """`holdfast jobs`: list, show, cancel, requeue and wait for jobs, change priorities, read output, fetch artifacts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, get_args
@@ -9,27 +7,23 @@ from typing import Any, get_args
 import click
 
 from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused, json_view
-from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, params
-from holdfast.cli.errors import CommandError
-from holdfast.cli.options import F, Group, destructive, pass_terminal
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, options, params
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import limits
-from holdfast.domain.failures import FailureClass
+from holdfast.domain import failures, limits, serving
 from holdfast.domain.job import FINISHED, STATES
-from holdfast.domain.serving import UnservedReason, unserved_reason
 from holdfast.types import CancelReport, Requeued, Skipped
 
-FAILURE_CLASSES = get_args(FailureClass)
+FAILURE_CLASSES = get_args(failures.FailureClass)
 # The limit of one call of `Queue.admin.requeue_many`.
 _REQUEUE_BATCH = 1_000
 _UNFINISHED = tuple(state for state in STATES if state not in FINISHED)
 _REQUEUED = ("failed", "cancelled")
 
 
-def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
+def _filters(states: tuple[str, ...]) -> Callable[[options.F], options.F]:
     """Return a decorator that adds the filter options to a command."""
 
-    def decorate(command: F) -> F:
+    def decorate(command: options.F) -> options.F:
         for option in (
             click.option(
                 "--older-than", type=params.DURATION, metavar="DURATION", help="Only jobs older than this: 1h, 7d."
@@ -38,7 +32,11 @@ def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
             click.option("--lane", help="Only jobs of this lane."),
             click.option("--kind", help="Only jobs of this kind."),
             click.option(
-                "--state", type=click.Choice(states), multiple=True, help="Only jobs in this state. Repeatable."
+                "--state",
+                type=click.Choice(states),
+                multiple=True,
+                metavar="STATE",
+                help=f"Only jobs in this state: {', '.join(states)}. Repeatable.",
             ),
         ):
             command = option(command)
@@ -66,7 +64,7 @@ def find_job(queue: Queue, job_id: str) -> Job:
 
 
 @click.group(
-    cls=Group,
+    cls=options.Group,
     epilog="""
     Examples:
       holdfast jobs list --state failed
@@ -89,18 +87,24 @@ def jobs() -> None:
       holdfast jobs list --state failed --failure-class transient
       holdfast jobs list --state ready --state running --older-than 1h
       holdfast jobs list --kind email.send --limit 20 --json
+      holdfast jobs list --tag order=42 --tag customer=acme
     """,
 )
 @_filters(STATES)
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs with this failure class.")
 @click.option("--session", help="Only entries of this session, of --tenant or the default tenant.")
 @click.option(
+    "--tag", "tags", type=params.PAIR, multiple=True, metavar="K=V", help="Only jobs with this tag. Repeatable."
+)
+@click.option("--root", metavar="ID", help="Only this job and the jobs of its tree: follow-ups, and theirs.")
+@click.option(
     "--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of jobs, up to 1000."
 )
 @click.option("--after", metavar="CURSOR", help="Start after the last page; its output names the cursor.")
-@pass_terminal
+@options.pass_terminal
 def list_(terminal: Terminal, /, **filters: Any) -> None:
     """List jobs, newest first."""
+    filters["tags"] = params.pairs("--tag", filters["tags"])
     with terminal.queue() as queue:
         page = queue.jobs(**job_bulk.given_filters(filters))
     if terminal.json:
@@ -118,7 +122,7 @@ def list_(terminal: Terminal, /, **filters: Any) -> None:
     """
 )
 @click.argument("job_id", metavar="ID")
-@pass_terminal
+@options.pass_terminal
 def show(terminal: Terminal, job_id: str) -> None:
     """Show one job.
 
@@ -138,13 +142,13 @@ def show(terminal: Terminal, job_id: str) -> None:
         job_show.draw(terminal, job, attempts, artifacts, unserved)
 
 
-def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
+def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
     """Return why no live worker takes a waiting job, or None."""
     if job.state not in {"ready", "scheduled"}:
         return None
     paused = {lane.name for lane in queue.lanes.list() if lane.state == "paused"}
     workers = queue.admin.workers(limit=limits.PAGE_MAX)
-    return unserved_reason(job.lane, job.kind, job.requires, workers, paused)
+    return serving.unserved_reason(job.lane, job.kind, job.requires, workers, paused)
 
 
 @jobs.command(
@@ -163,8 +167,8 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
 @click.option(
     "--force", is_flag=True, help="Cancel running jobs at once instead of requesting it from their workers."
 )
-@destructive
-@pass_terminal
+@options.destructive
+@options.pass_terminal
 def cancel(
     terminal: Terminal, /, job_ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
@@ -245,8 +249,8 @@ def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tup
 @click.option("--failed", is_flag=True, help="The same as --state failed.")
 @click.option("--transient-only", is_flag=True, help="Only jobs with a transient failure.")
 @_filters(_REQUEUED)
-@destructive
-@pass_terminal
+@options.destructive
+@options.pass_terminal
 def requeue(
     terminal: Terminal,
     /,
@@ -328,7 +332,7 @@ def _print_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> No
 )
 @click.argument("job_id", metavar="ID")
 @click.argument("priority", metavar="N", type=int)
-@pass_terminal
+@options.pass_terminal
 def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     """Change the priority of an unfinished job.
 
@@ -357,7 +361,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 @click.option(
     "--timeout", type=params.DURATION, default="1m", show_default=True, metavar="DURATION", help="How long to wait."
 )
-@pass_terminal
+@options.pass_terminal
 def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
     """Wait until a job has finished and print its result."""
     with terminal.queue() as queue, terminal.busy(f"waiting for {job_id}"):
@@ -385,7 +389,7 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 @click.argument("job_id", metavar="ID")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only chunks after this number.")
 @click.option("--follow", is_flag=True, help="Wait for more output until the job has finished.")
-@pass_terminal
+@options.pass_terminal
 def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
     """Print the text that a job has emitted."""
     with terminal.queue() as queue:
@@ -408,7 +412,7 @@ def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
 @click.option(
     "-o", "--output", metavar="FILE", default="-", help="The file to write; - is standard output (default)."
 )
-@pass_terminal
+@options.pass_terminal
 def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     """Fetch one artifact of a job."""
     with terminal.queue() as queue:
@@ -416,7 +420,7 @@ def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     job_show.write_artifact(terminal, fetched, output)
 
 
-def _partial_failure(verb: str, failed: int, total: int) -> CommandError:
-    return CommandError(
+def _partial_failure(verb: str, failed: int, total: int) -> errors.CommandError:
+    return errors.CommandError(
         f"{failed} of {formatting.number(total, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
     )

@@ -1,23 +1,18 @@
 """`holdfast kinds`: list the kinds of jobs, show one with its schema, retire a kind, and restore it."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 
 import click
 
-from holdfast import json_view
-from holdfast.cli import formatting
-from holdfast.cli.options import Group, destructive, pass_terminal
-from holdfast.cli.tables import Column, by_state, counts_columns, table
+from holdfast import json_view, types
+from holdfast.cli import formatting, options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain.job import WAITING
-from holdfast.types import Kind
+from holdfast.domain import job
 
 
 @click.group(
-    cls=Group,
+    cls=options.Group,
     epilog="""
     Examples:
       holdfast kinds list
@@ -41,11 +36,14 @@ def kinds() -> None:
       holdfast kinds list --json
     """,
 )
-@pass_terminal
+@options.pass_terminal
 def list_(terminal: Terminal) -> None:
-    """List every used, published or retired kind, with its jobs by state."""
+    """List every kind with its jobs by state.
+
+    A kind is listed if it has jobs, is published or is retired.
+    """
     with terminal.queue() as queue:
-        found, counts = queue.kinds.list(), by_state((one.kind, one) for one in queue.admin.tally())
+        found, counts = queue.kinds.list(), tables.by_state((one.kind, one) for one in tables.tally_of(queue))
     if terminal.json:
         terminal.emit({"kinds": [{**json_view.kind(one), "jobs": counts.get(one.name, {})} for one in found]})
     elif found:
@@ -54,29 +52,31 @@ def list_(terminal: Terminal) -> None:
         terminal.note("no kind has been used yet")
 
 
-def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int]]) -> None:
+def _draw(terminal: Terminal, found: list[types.Kind], counts: dict[str, dict[str, int]]) -> None:
     columns = [
-        Column("KIND", [one.name for one in found], min_width=12),
-        Column("STATE", ["retired" if one.retired else "active" for one in found], states=True),
-        Column("LANE", [one.lane or "" for one in found], rank=1, min_width=7, hide_if=""),
-        Column("ATTEMPTS", [_text(one.max_attempts) for one in found], rank=4, hide_if="", justify="right"),
-        Column("TIMEOUT", [_timeout(one) for one in found], rank=4, hide_if="", justify="right"),
-        *counts_columns([counts.get(one.name, {}) for one in found]),
-        Column("PUBLISHED", [_published(one, terminal.now) for one in found], rank=2, hide_if="", justify="right"),
-        Column("BY", [one.published_by or "" for one in found], rank=5, min_width=8, hide_if=""),
+        tables.Column("KIND", [one.name for one in found], min_width=12),
+        tables.Column("STATE", ["retired" if one.retired else "active" for one in found], states=True),
+        tables.Column("LANE", [one.lane or "" for one in found], rank=1, min_width=7, hide_if=""),
+        tables.Column("ATTEMPTS", [_text(one.max_attempts) for one in found], rank=4, hide_if="", justify="right"),
+        tables.Column("TIMEOUT", [_timeout(one) for one in found], rank=4, hide_if="", justify="right"),
+        *tables.counts_columns([counts.get(one.name, {}) for one in found]),
+        tables.Column(
+            "PUBLISHED", [_published(one, terminal.now) for one in found], rank=2, hide_if="", justify="right"
+        ),
+        tables.Column("BY", [one.published_by or "" for one in found], rank=5, min_width=8, hide_if=""),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))
 
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _timeout(one: Kind) -> str:
+def _timeout(one: types.Kind) -> str:
     return "" if one.timeout is None else formatting.duration(one.timeout * 1000)
 
 
-def _published(one: Kind, now: datetime) -> str:
+def _published(one: types.Kind, now: datetime) -> str:
     return "" if one.published_at is None else formatting.relative(one.published_at, now)
 
 
@@ -90,7 +90,7 @@ def _published(one: Kind, now: datetime) -> str:
     """
 )
 @click.argument("kind")
-@pass_terminal
+@options.pass_terminal
 def show(terminal: Terminal, kind: str) -> None:
     """Show the published options and schema of a kind."""
     with terminal.queue() as queue:
@@ -124,14 +124,14 @@ def show(terminal: Terminal, kind: str) -> None:
     """
 )
 @click.argument("kind")
-@destructive
-@pass_terminal
+@options.destructive
+@options.pass_terminal
 def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     """Refuse new jobs of a kind and retire the waiting ones."""
     terminal.require_confirmation(allowed=dry_run or yes)
     with terminal.queue() as queue:
         if dry_run or not yes:
-            waiting = sum(one.jobs for one in queue.admin.tally(kind=kind, state=tuple(WAITING)))
+            waiting = sum(one.jobs for one in queue.admin.tally(kind=kind, state=tuple(job.WAITING)))
             about = formatting.number(waiting, "waiting job")
             if dry_run:
                 terminal.report({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and {about}")
@@ -153,7 +153,7 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     """
 )
 @click.argument("kind")
-@pass_terminal
+@options.pass_terminal
 def restore(terminal: Terminal, kind: str) -> None:
     """Accept new jobs of a retired kind again.
 

@@ -1,23 +1,17 @@
 """`holdfast lanes`: list lanes and change their settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
 
-from holdfast import json_view
-from holdfast.cli import formatting
-from holdfast.cli.errors import CommandError
-from holdfast.cli.options import Group, destructive, pass_terminal
-from holdfast.cli.tables import Column, by_state, counts_columns, table
+from holdfast import json_view, types
+from holdfast.cli import errors, formatting, options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain.job import FINISHED, STATES
-from holdfast.types import Lane
+from holdfast.domain import job
 
 
 @click.group(
-    cls=Group,
+    cls=options.Group,
     epilog="""
     Examples:
       holdfast lanes list
@@ -38,11 +32,11 @@ def lanes() -> None:
       holdfast lanes list --json
     """,
 )
-@pass_terminal
+@options.pass_terminal
 def list_(terminal: Terminal) -> None:
     """List every configured or used lane, with its jobs by state."""
     with terminal.queue() as queue:
-        found, counts = queue.lanes.list(), by_state((one.lane, one) for one in queue.admin.tally())
+        found, counts = queue.lanes.list(), tables.by_state((one.lane, one) for one in tables.tally_of(queue))
     if terminal.json:
         terminal.emit({"lanes": [{**json_view.lane(lane), "jobs": counts.get(lane.name, {})} for lane in found]})
     elif found:
@@ -70,20 +64,20 @@ def list_(terminal: Terminal) -> None:
 @click.option("--order", type=click.Choice(["fair", "strict"]), help="The claim order.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
 @click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry delays its session.")
-@destructive
-@pass_terminal
+@options.destructive
+@options.pass_terminal
 def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
     """Change the settings of a lane.
 
     Settings whose option is not given stay unchanged.
     """
     if not any(changes.values()):
-        raise CommandError("nothing to change: give --state, --order, --events or --backoff")
+        raise errors.CommandError("nothing to change: give --state, --order, --events or --backoff")
     drains = changes["state"] == "draining"
     terminal.require_confirmation(allowed=dry_run or yes or not drains)
     with terminal.queue() as queue:
         if dry_run or (drains and not yes):
-            unfinished = [state for state in STATES if state not in FINISHED]
+            unfinished = [state for state in job.STATES if state not in job.FINISHED]
             count = sum(one.jobs for one in queue.admin.tally(lane=lane, state=unfinished))
             about = f"lane {lane} with {formatting.number(count, 'unfinished job')}"
             if dry_run:
@@ -99,13 +93,13 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
         _draw(terminal, [changed], {})
 
 
-def _draw(terminal: Terminal, found: list[Lane], counts: dict[str, dict[str, int]]) -> None:
+def _draw(terminal: Terminal, found: list[types.Lane], counts: dict[str, dict[str, int]]) -> None:
     columns = [
-        Column("LANE", [lane.name for lane in found]),
-        Column("STATE", [lane.state for lane in found], states=True),
-        Column("ORDER", [lane.order for lane in found]),
-        Column("EVENTS", [lane.events for lane in found]),
-        Column("BACKOFF", [lane.backoff for lane in found], hide_if="block"),
-        *counts_columns([counts.get(lane.name, {}) for lane in found]),
+        tables.Column("LANE", [lane.name for lane in found]),
+        tables.Column("STATE", [lane.state for lane in found], states=True),
+        tables.Column("ORDER", [lane.order for lane in found]),
+        tables.Column("EVENTS", [lane.events for lane in found]),
+        tables.Column("BACKOFF", [lane.backoff for lane in found], hide_if="block"),
+        *tables.counts_columns([counts.get(lane.name, {}) for lane in found]),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))

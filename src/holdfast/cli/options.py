@@ -1,7 +1,5 @@
 """Parts common to all commands: the options --url, --schema and --json, help with examples, the terminal."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re
@@ -11,8 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from holdfast import InvalidInput
-from holdfast.cli.params import DURATION
-from holdfast.cli.terminal import Terminal
+from holdfast.cli import params, terminal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +23,8 @@ _MENTIONED = re.compile(r"(?<=combined with )\w+|\w+_\w+")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def _terminal(context: click.Context) -> Terminal:
-    return context.find_root().ensure_object(Terminal)
+def _terminal(context: click.Context) -> terminal.Terminal:
+    return context.find_root().ensure_object(terminal.Terminal)
 
 
 def _set_url(context: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -149,7 +146,7 @@ def _with_option(error: InvalidInput, parameters: list[click.Parameter]) -> Inva
     problem = _MENTIONED.sub(
         lambda found: options[found[0]].opts[0] if found[0] in options else found[0], error.problem
     )
-    if option.type is DURATION and "out of range" in problem:
+    if option.type is params.DURATION and "out of range" in problem:
         problem += " seconds"
     return InvalidInput(option.opts[0], problem)
 
@@ -169,7 +166,7 @@ def destructive(command: F) -> F:
     return dry_run(yes(command))
 
 
-def pass_terminal(command: Callable[Concatenate[Terminal, P], T]) -> Callable[P, T]:
+def pass_terminal(command: Callable[Concatenate[terminal.Terminal, P], T]) -> Callable[P, T]:
     """Pass the terminal of this run to *command* as its first argument."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,5 @@
 """Parameter types of the command line: durations, timestamps, sizes, pairs, and JSON payloads."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.errors import CommandError
+from holdfast.cli import errors
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -151,6 +149,14 @@ DEADLINE = DeadlineType()
 PAIR = PairType()
 
 
+def pairs(option: str, given: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Return the pairs of a repeated option as a dict, or raise if two have the same key."""
+    found = dict(given)
+    if len(found) < len(given):
+        raise errors.CommandError(f"{option} names the same key twice")
+    return found
+
+
 def payload(text: str | None) -> Any:
     """Return the payload of an argument: JSON, `@FILE`, `-` for standard input, or None."""
     if text is None:
@@ -167,8 +173,8 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        position = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{error.msg} ({position})") from None
+        line = f"line {error.lineno}, " if "\n" in text else ""
+        raise ValueError(f"{error.msg} ({line}column {error.colno})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -185,7 +191,7 @@ def _payload_json(text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise CommandError(f"the payload is not JSON: {error}", hint=_QUOTING) from None
+        raise errors.CommandError(f"the payload is not JSON: {error}", hint=_QUOTING) from None
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -193,11 +199,11 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise CommandError(f"cannot read {str(path)!r}: {why}") from None
+        raise errors.CommandError(f"cannot read {str(path)!r}: {why}") from None
 
 
 def _decode(content: bytes, source: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise CommandError(f"{source} is not UTF-8 text (byte {error.start})") from None
+        raise errors.CommandError(f"{source} is not UTF-8 text (byte {error.start})") from None

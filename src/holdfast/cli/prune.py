@@ -1,19 +1,15 @@
 """`holdfast prune`: delete finished jobs and old events."""
 
-from __future__ import annotations
-
 import click
 
-from holdfast import json_view
-from holdfast.cli import formatting, params
-from holdfast.cli.options import Command, destructive, pass_terminal
+from holdfast import json_view, types
+from holdfast.cli import formatting, options, params
 from holdfast.cli.terminal import Terminal
-from holdfast.domain.job import FINISHED, State
-from holdfast.types import Pruned
+from holdfast.domain import job
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     On a terminal the command shows the counts and asks; without one it requires
     --yes.
@@ -30,17 +26,19 @@ from holdfast.types import Pruned
     metavar="DURATION",
     help="Jobs that finished longer ago than this: 7d, 12h.",
 )
-@click.option("--state", "states", type=click.Choice(FINISHED), multiple=True, help="Only this state. Repeatable.")
+@click.option(
+    "--state", "states", type=click.Choice(job.FINISHED), multiple=True, help="Only this state. Repeatable."
+)
 @click.option(
     "--events-older-than", type=params.DURATION, metavar="DURATION", help="The age of events. Default: as for jobs."
 )
-@destructive
-@pass_terminal
+@options.destructive
+@options.pass_terminal
 def prune(
     terminal: Terminal,
     *,
     older_than: float,
-    states: tuple[State, ...],
+    states: tuple[job.State, ...],
     events_older_than: float | None,
     dry_run: bool,
     yes: bool,
@@ -50,7 +48,7 @@ def prune(
     Deletes the attempts and artifacts of these jobs too. Events are deleted from the start of the log.
     """
     terminal.require_confirmation(allowed=dry_run or yes)
-    chosen = states or FINISHED
+    chosen = states or job.FINISHED
     with terminal.queue() as queue:
         if dry_run or not yes:
             with terminal.busy("counting"):
@@ -69,12 +67,12 @@ def prune(
     _print(terminal, pruned, "deleted")
 
 
-def _print(terminal: Terminal, pruned: Pruned, verb: str) -> None:
+def _print(terminal: Terminal, pruned: types.Pruned, verb: str) -> None:
     if terminal.json:
         terminal.emit(json_view.pruned(pruned))
     else:
         terminal.line(f"{verb} {_summary(pruned)}")
 
 
-def _summary(pruned: Pruned) -> str:
+def _summary(pruned: types.Pruned) -> str:
     return f"{formatting.number(pruned.jobs, 'job')} and {formatting.number(pruned.events, 'event')}"

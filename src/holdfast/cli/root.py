@@ -1,7 +1,5 @@
 """The root command `holdfast`: imports each command when it is used, and converts errors to exit codes."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -11,11 +9,9 @@ from typing import Any
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from holdfast import HoldfastError
-from holdfast.cli.errors import BROKEN_PIPE, INTERRUPTED, OK, CommandError, report_error
-from holdfast.cli.options import Command, Group, pass_terminal
+from holdfast import HoldfastError, version
+from holdfast.cli import errors, options
 from holdfast.cli.terminal import Terminal
-from holdfast.version import __version__
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_HOLDFAST_COMPLETE"
@@ -24,7 +20,7 @@ _ZSH_PREAMBLE = "(( $+functions[compdef] )) || { autoload -Uz compinit && compin
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     opens_store=False,
     epilog="""
     Add the line for your shell to its start-up file:
@@ -38,12 +34,12 @@ _ZSH_PREAMBLE = "(( $+functions[compdef] )) || { autoload -Uz compinit && compin
     """,
 )
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
-@pass_terminal
+@options.pass_terminal
 def completion(terminal: Terminal, shell: str) -> None:
     """Print the completion script of a shell."""
     completer = get_completion_class(shell)
     if completer is None:
-        raise CommandError(f"this release of click cannot complete in {shell}")
+        raise errors.CommandError(f"this release of click cannot complete in {shell}")
     instance = completer(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
     # Click's method for bash runs bash to check its version; the base method only formats the script.
     script = ShellComplete.source(instance)
@@ -58,6 +54,7 @@ COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
     "workers": "holdfast.cli.workers:workers",
     "serve": "holdfast.cli.serve:serve",
+    "gateway": "holdfast.cli.gateway:gateway",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "jobs": "holdfast.cli.jobs:jobs",
     "lanes": "holdfast.cli.lanes:lanes",
@@ -65,6 +62,8 @@ COMMANDS = {
     "events": "holdfast.cli.events:events",
     "stats": "holdfast.cli.stats:stats",
     "prune": "holdfast.cli.prune:prune",
+    "webhooks": "holdfast.cli.webhooks:webhooks",
+    "schedules": "holdfast.cli.schedules:schedules",
     "token": "holdfast.cli.access:token",
     "audit": "holdfast.cli.access:audit",
     "doctor": "holdfast.cli.store:doctor",
@@ -93,7 +92,7 @@ Exit codes:
 """
 
 
-class Root(Group):
+class Root(options.Group):
     """The root group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # signature of click
@@ -123,12 +122,12 @@ class Root(Group):
         extra["standalone_mode"] = False
         try:
             result = super().main(arguments, *rest, **extra)
-        except (HoldfastError, CommandError, click.ClickException) as error:
+        except (HoldfastError, errors.CommandError, click.ClickException) as error:
             # Parsing may fail before it reaches --json, so search the arguments.
-            sys.exit(report_error(error, as_json="--json" in arguments))
+            sys.exit(errors.report_error(error, as_json="--json" in arguments))
         except click.Abort:
-            sys.exit(INTERRUPTED)
-        sys.exit(result if isinstance(result, int) else OK)
+            sys.exit(errors.INTERRUPTED)
+        sys.exit(result if isinstance(result, int) else errors.OK)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -137,10 +136,10 @@ class Root(Group):
         except BrokenPipeError:
             # The reader closed the pipe, as `head` does. Buffered output must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BROKEN_PIPE
+            return errors.BROKEN_PIPE
 
 
 @click.command(cls=Root, epilog=EPILOG)
-@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@click.version_option(version.__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def root() -> None:
     """Holdfast: a durable work queue with fenced leases, on SQLite or PostgreSQL."""

@@ -1,7 +1,5 @@
 """`holdfast serve`: put a queue behind HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
@@ -9,9 +7,7 @@ import sys
 import click
 
 import holdfast
-from holdfast.cli import formatting
-from holdfast.cli.errors import CommandError
-from holdfast.cli.options import Command, pass_terminal
+from holdfast.cli import errors, formatting, options, webhooks
 from holdfast.cli.terminal import Terminal
 
 PORT_DEFAULT = 8040
@@ -19,7 +15,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     Requests need a token: 'holdfast token create'. --tokens off lets every program
     on this machine do everything; it is refused if other machines could connect.
@@ -41,22 +37,32 @@ _LEVELS = ("debug", "info", "warning", "error")
     metavar="N",
     help="The port; 0 selects a free one.",
 )
-@click.option("--tokens", type=click.Choice(["on", "off"]), default="on", help="Whether requests need a token.")
-@click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="info logs every request.")
-@pass_terminal
+@webhooks.webhook_allow
+@click.option(
+    "--tokens",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Whether requests need a token.",
+)
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="info logs every request."
+)
+@options.pass_terminal
 def serve(terminal: Terminal, host: str, port: int, tokens: str, log_level: str) -> None:
     """Serve the queue over HTTP until SIGTERM."""
     try:
         from holdfast.service import server  # noqa: PLC0415
         from holdfast.service.settings import ServiceSettings  # noqa: PLC0415
     except ImportError as error:
-        raise CommandError(
-            f"the service needs packages that are not installed ({error})", hint="pip install 'holdfast[server]'"
+        raise errors.CommandError(
+            f"the service needs packages that are not installed ({error})",
+            hint="install the extra `server`, in a clone with: pip install '.[server]'",
         ) from None
     settings = ServiceSettings(tokens=tokens == "on")
     server.check_address(host, tokens=settings.tokens)
     # Creates the queue if it does not exist, and fails early if it cannot be used.
-    with terminal.queue(create=True) as queue:
+    with terminal.queue(create=True, over_http=False) as queue:
         active = sum(one.state(terminal.now) == "active" for one in queue.admin.tokens.list())
     listener = server.listen(host, port)
     logging.basicConfig(

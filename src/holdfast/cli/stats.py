@@ -1,22 +1,18 @@
 """`holdfast stats`: count jobs by state, kind, lane, tenant or failure class."""
 
-from __future__ import annotations
-
 import click
 
 from holdfast import json_view
-from holdfast.cli.options import Command, pass_terminal
-from holdfast.cli.tables import Column, table
+from holdfast.cli import options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain.job import STATES
-from holdfast.domain.results import COUNT_BY, CountBy
+from holdfast.domain import job, results
 
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     This reads every job; do not call it often.
 
@@ -26,11 +22,11 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     """,
 )
 @click.option(
-    "--by", type=click.Choice(COUNT_BY), default="state", show_default=True, help="The property to count by."
+    "--by", type=click.Choice(results.COUNT_BY), default="state", show_default=True, help="The property to count by."
 )
 @click.option("--tenant", help="Only jobs of this tenant.")
-@pass_terminal
-def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
+@options.pass_terminal
+def stats(terminal: Terminal, by: results.CountBy, tenant: str | None) -> None:
     """Count jobs."""
     with terminal.queue() as queue:
         counts = queue.counts(by=by, tenant=tenant)
@@ -47,24 +43,26 @@ def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
         terminal.note("there are no jobs to count")
 
 
-def _draw(terminal: Terminal, by: CountBy, counts: dict[str, int]) -> None:
+def _draw(terminal: Terminal, by: results.CountBy, counts: dict[str, int]) -> None:
     names = _ordered(by, counts)
     numbers = [counts[name] for name in names]
     total = sum(numbers)
     solid = not terminal.out.encoding.startswith("utf")
     columns = [
-        Column(by.replace("_", " ").upper(), [*names, "total"], states=by == "state"),
-        Column("JOBS", [*(f"{number:,}" for number in numbers), f"{total:,}"], justify="right"),
-        Column("SHARE", [*(_share(number, total) for number in numbers), ""], rank=1, justify="right"),
-        Column("", [*(bar(number, max(numbers), ascii_only=solid) for number in numbers), ""], rank=2, style="cyan"),
+        tables.Column(by.replace("_", " ").upper(), [*names, "total"], states=by == "state"),
+        tables.Column("JOBS", [*(f"{number:,}" for number in numbers), f"{total:,}"], justify="right"),
+        tables.Column("SHARE", [*(_share(number, total) for number in numbers), ""], rank=1, justify="right"),
+        tables.Column(
+            "", [*(bar(number, max(numbers), ascii_only=solid) for number in numbers), ""], rank=2, style="cyan"
+        ),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))
 
 
-def _ordered(by: CountBy, counts: dict[str, int]) -> list[str]:
+def _ordered(by: results.CountBy, counts: dict[str, int]) -> list[str]:
     """Return states in the order of a job's life cycle, other names by descending count."""
     if by == "state":
-        return [state for state in STATES if state in counts]
+        return [state for state in job.STATES if state in counts]
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 

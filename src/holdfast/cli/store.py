@@ -1,19 +1,14 @@
 """`holdfast doctor` and `holdfast migrate`: check the store, and update its schema."""
 
-from __future__ import annotations
-
 import click
 
-from holdfast import json_view
-from holdfast.cli import errors
-from holdfast.cli.options import Command, pass_terminal
-from holdfast.cli.tables import Column, table
+from holdfast import json_view, types
+from holdfast.cli import errors, options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.types import Finding
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     Exits with 1 if there is a problem; warnings do not count.
 
@@ -22,10 +17,10 @@ from holdfast.types import Finding
       holdfast doctor --json | jq '.findings[] | select(.status != "ok")'
     """,
 )
-@pass_terminal
+@options.pass_terminal
 def doctor(terminal: Terminal) -> int:
     """Check the store and print remedies."""
-    with terminal.queue() as queue, terminal.busy("checking the store"):
+    with terminal.queue(over_http=False) as queue, terminal.busy("checking the store"):
         report = queue.admin.report()
     if terminal.json:
         terminal.emit({"healthy": report.healthy, "findings": [json_view.finding(one) for one in report.findings]})
@@ -35,18 +30,18 @@ def doctor(terminal: Terminal) -> int:
     return errors.OK if report.healthy else errors.REFUSED
 
 
-def _draw(terminal: Terminal, findings: list[Finding]) -> None:
+def _draw(terminal: Terminal, findings: list[types.Finding]) -> None:
     columns = [
-        Column("STATUS", [one.status for one in findings], states=True),
-        Column("WHAT", [one.name for one in findings]),
-        Column("FOUND", [one.detail for one in findings], min_width=20, wrap=True),
-        Column("REMEDY", [one.remedy for one in findings], min_width=20, wrap=True, hide_if=""),
+        tables.Column("STATUS", [one.status for one in findings], states=True),
+        tables.Column("WHAT", [one.name for one in findings]),
+        tables.Column("FOUND", [one.detail for one in findings], min_width=20, wrap=True),
+        tables.Column("REMEDY", [one.remedy for one in findings], min_width=20, wrap=True, hide_if=""),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))
 
 
 @click.command(
-    cls=Command,
+    cls=options.Command,
     epilog="""
     Opening a queue does the same; this command does it at a time you choose.
 
@@ -55,10 +50,10 @@ def _draw(terminal: Terminal, findings: list[Finding]) -> None:
       holdfast migrate --url jobs.db --json
     """,
 )
-@pass_terminal
+@options.pass_terminal
 def migrate(terminal: Terminal) -> None:
     """Create the store or update its schema."""
-    with terminal.queue(create=True) as queue, terminal.busy("migrating"):
+    with terminal.queue(create=True, over_http=False) as queue, terminal.busy("migrating"):
         applied = queue.migrate()
     if terminal.json:
         terminal.emit({"applied": applied})

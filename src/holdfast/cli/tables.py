@@ -1,7 +1,5 @@
 """Tables that fit the terminal: columns with only default values and columns of low importance are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,13 +9,14 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.formatting import clean
-from holdfast.domain.job import STATES
-from holdfast.types import Tally
+from holdfast import Queue, types
+from holdfast.cli import formatting
+from holdfast.domain import job, webhooks
 
 STATE_STYLES = {
     "scheduled": "blue",
     "blocked": "magenta",
+    "dependent": "magenta",
     "ready": "cyan",
     "running": "yellow",
     "done": "green",
@@ -60,7 +59,7 @@ class Column:
     @property
     def shown(self) -> list[str]:
         """The cells, safe to print."""
-        return [clean(cell, keep="") for cell in self.cells]
+        return [formatting.clean(cell, keep="") for cell in self.cells]
 
     @property
     def natural(self) -> int:
@@ -96,7 +95,12 @@ def table(columns: Sequence[Column], width: int) -> Table:
     return drawn
 
 
-def by_state(tally: Iterable[tuple[str, Tally]]) -> dict[str, dict[str, int]]:
+def tally_of(queue: Queue) -> list[types.Tally]:
+    """Count all jobs of *queue*, also those of the lane of deliveries, which other counts leave out."""
+    return [*queue.admin.tally(), *queue.admin.tally(lane=webhooks.LANE)]
+
+
+def by_state(tally: Iterable[tuple[str, types.Tally]]) -> dict[str, dict[str, int]]:
     """Return the numbers of jobs by name and state."""
     counts: dict[str, dict[str, int]] = {}
     for name, one in tally:
@@ -109,7 +113,7 @@ def counts_columns(counts: Sequence[Mapping[str, int]]) -> list[Column]:
     """Return one column per state, with the numbers of jobs in *counts*."""
     return [
         Column(state.upper(), [f"{row.get(state, 0):,}" for row in counts], rank=3, hide_if="0", justify="right")
-        for state in STATES
+        for state in job.STATES
     ]
 
 

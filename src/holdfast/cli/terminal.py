@@ -3,8 +3,6 @@
 Results go to standard output, as text or as JSON. Notes, prompts and progress go to standard error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -21,11 +19,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 import holdfast
+from holdfast.cli import errors, formatting
 from holdfast.cli.console import console
-from holdfast.cli.errors import REFUSED, CommandError
-from holdfast.cli.formatting import clean
-from holdfast.client.connect import SCHEMA_DEFAULT, URL_VARIABLE
-from holdfast.domain.masking import mask_url
+from holdfast.client import connect
+from holdfast.domain import masking
 
 DEFAULT_URL = "holdfast.db"
 SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
@@ -38,14 +35,18 @@ class Terminal:
         self.given_url: str | None = None
         self.given_schema: str | None = None
         self.json = False
-        self.now = datetime.now(UTC)
+
+    @property
+    def now(self) -> datetime:
+        """The current time. It may be long after the start of the command: a question waits for its answer."""
+        return datetime.now(UTC)
 
     @property
     def url(self) -> str:
         """The queue's URL: the option, else the environment variable, else a file in the current directory."""
         if self.given_url is not None:
             return self.given_url
-        return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        return os.environ.get(connect.URL_VARIABLE) or DEFAULT_URL
 
     @property
     def schema(self) -> str:
@@ -54,12 +55,12 @@ class Terminal:
             return self.given_schema
         # SQLite has no schemas: ignore the environment variable there.
         from_environment = os.environ.get(SCHEMA_VARIABLE) if self.url.startswith("postgres") else None
-        return from_environment or SCHEMA_DEFAULT
+        return from_environment or connect.SCHEMA_DEFAULT
 
     @property
     def described_url(self) -> str:
         """The queue's URL with credentials masked, for messages."""
-        return mask_url(self.url)
+        return masking.mask_url(self.url)
 
     @cached_property
     def out(self) -> Console:
@@ -72,9 +73,17 @@ class Terminal:
         return console(sys.stderr)
 
     @contextmanager
-    def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
-        """Open the queue for one command. If it does not exist, create it or raise, depending on *create*."""
+    def queue(self, *, create: bool = False, over_http: bool = True) -> Iterator[holdfast.Queue]:
+        """Open the queue for one command. If it does not exist, create it or raise, depending on *create*.
+
+        A command that cannot work *over_http* refuses the URL of a server.
+        """
         if self.url.startswith(("http://", "https://")):
+            if not over_http:
+                raise errors.CommandError(
+                    f"this command needs the store itself, and {self.described_url} is a server",
+                    hint="give --url the SQLite file or the postgresql://… that the server uses",
+                )
             queue = holdfast.connect(self.url)
         else:
             queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
@@ -98,7 +107,11 @@ class Terminal:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line of text without wrapping it: ids can be copied."""
-        self.out.print(Text(clean(text), style), soft_wrap=True)
+        self.out.print(Text(formatting.clean(text), style), soft_wrap=True)
+
+    def paragraph(self, text: str) -> None:
+        """Write text, wrapped at spaces."""
+        self.out.print(Text(formatting.clean(text)))
 
     def show(self, renderable: RenderableType) -> None:
         """Print a renderable."""
@@ -106,7 +119,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Write a note to standard error, with credentials masked."""
-        self.err.print(Text(clean(mask_url(text)), "dim"))
+        self.err.print(Text(formatting.clean(masking.mask_url(text)), "dim"))
 
     @property
     def shows_progress(self) -> bool:
@@ -121,7 +134,7 @@ class Terminal:
     def require_confirmation(self, *, allowed: bool) -> None:
         """Raise unless the destructive command is *allowed* by its options or can ask the user."""
         if not allowed and not self.interactive:
-            raise CommandError(
+            raise errors.CommandError(
                 "this command cannot be undone and there is no terminal to confirm it",
                 hint="check its effect with --dry-run, then add --yes",
             )
@@ -130,21 +143,30 @@ class Terminal:
         """Ask for confirmation, and raise unless the answer is yes."""
         width = max(self.err.width - len(" [y/N]: "), 20)
         prompt = textwrap.fill(
-            clean(mask_url(question), keep=""), width, break_long_words=False, break_on_hyphens=False
+            formatting.clean(masking.mask_url(question), keep=""),
+            width,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-        if not click.confirm(prompt, err=True):
-            raise CommandError("nothing was changed", code="refused", exit_code=REFUSED)
+        try:
+            agreed = click.confirm(prompt, err=True)
+        except click.Abort:
+            # The terminal shows ^C after the question; what follows begins on a new line.
+            click.echo(err=True)
+            raise
+        if not agreed:
+            raise errors.CommandError("nothing was changed", code="refused", exit_code=errors.REFUSED)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Return a context that shows a spinner, if progress is drawn."""
-        return self.err.status(Text(clean(text))) if self.shows_progress else nullcontext()
+        return self.err.status(Text(formatting.clean(text))) if self.shows_progress else nullcontext()
 
     def _check_exists(self) -> None:
         path = sqlite_path(self.url)
         if path is not None and not path.exists():
             beside = sorted(lock.name.removesuffix("-holdfast") for lock in path.parent.glob("*-holdfast"))
             found = f"; in the same folder there is {', '.join(beside[:3])}" if beside else ""
-            raise CommandError(
+            raise errors.CommandError(
                 f"there is no queue at {str(path)!r}{found}",
                 hint="set --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create a queue",
                 code="store_missing",

@@ -1,7 +1,5 @@
 """`holdfast worker`: run the tasks of a queue, in this process or in several."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import AbstractContextManager, suppress
@@ -9,18 +7,14 @@ from typing import Any
 
 import click
 
-from holdfast import HoldfastError, WarmResources, Worker, telemetry
-from holdfast.cli import params, worker_logs, worker_processes, worker_report
-from holdfast.cli.errors import CommandError
+from holdfast import HoldfastError, WarmResources, Worker, telemetry, types
+from holdfast.cli import errors, params, webhooks, worker_logs, worker_processes, worker_report, worker_target
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
-from holdfast.cli.worker_report import About
-from holdfast.cli.worker_target import AnyQueue, find_function, find_queue
-from holdfast.client import ids
+from holdfast.client import ids, queue_state
 from holdfast.domain import limits
 from holdfast.telemetry import HOST_DEFAULT
-from holdfast.types import ClaimOptions
-from holdfast.worker.supervisor import end_with_parent
+from holdfast.worker import supervisor
 from holdfast.worker.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
@@ -103,6 +97,7 @@ _CLOSING_SECONDS = 0.5
     metavar="DURATION",
     help="Delete jobs that finished longer ago than this: 7d. Default: keep them.",
 )
+@webhooks.webhook_allow
 @click.option("--isolate", is_flag=True, help="Run every handler in a separate process.")
 @click.option(
     "--memory-limit", type=params.SIZE, metavar="SIZE", help="The memory limit of an isolated process: 512M, 2G."
@@ -146,14 +141,14 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
     """
     for option, value in (("--url", terminal.given_url), ("--schema", terminal.given_schema)):
         if value is not None:
-            raise CommandError(
+            raise errors.CommandError(
                 f"a worker does not accept {option}", hint="MODULE:QUEUE names a queue with its own store"
             )
-    about = About(target, options["concurrency"], processes, options["grace"], os.getpid())
+    about = worker_report.About(target, options["concurrency"], processes, options["grace"], os.getpid())
     child_output = os.environ.pop(worker_processes.CHILD_VARIABLE, None)
     if child_output is not None:
-        end_with_parent(about.grace_seconds)
-    queue = find_queue(target)
+        supervisor.end_with_parent(about.grace_seconds)
+    queue = worker_target.find_queue(target)
     worker_logs.set_up(options["log_level"], as_json=terminal.json)
     runner = _worker(queue, target, options)
     about = about._replace(summary=runner.summary())
@@ -169,39 +164,41 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
     return 0
 
 
-def close_store(queue: AnyQueue) -> None:
+def close_store(queue: worker_target.AnyQueue) -> None:
     """Close the store. If other writers delay it, the process exits without waiting."""
 
     def close() -> None:
         with suppress(HoldfastError):
-            queue.store.close()
+            queue_state.state_of(queue).store.close()
 
     closing = threading.Thread(target=close, name="holdfast-close", daemon=True)
     closing.start()
     closing.join(_CLOSING_SECONDS)
 
 
-def _worker(queue: AnyQueue, target: str, options: dict[str, Any]) -> Worker:
+def _worker(queue: worker_target.AnyQueue, target: str, options: dict[str, Any]) -> Worker:
     # Check before any process starts.
     if not queue.tasks:
-        raise CommandError(
+        raise errors.CommandError(
             f"{target!r} has no tasks",
             hint="declare some with @queue.task, and import their modules in the module of the queue",
         )
     if options["exclusive"] and not options["name"]:
-        raise CommandError("--exclusive requires --name", hint="choose a name that stays the same across restarts")
+        raise errors.CommandError(
+            "--exclusive requires --name", hint="choose a name that stays the same across restarts"
+        )
     for kind in options["kind"]:
         queue.tasks.get(kind)
     # Leave out options that are not set: the worker has its own defaults.
     chosen: Any = {"lanes": options["lane"], "kinds": options["kind"], "drain": options["drain"]}
-    claim: ClaimOptions = {
+    claim: types.ClaimOptions = {
         **{name: value for name, value in chosen.items() if value},  # type: ignore[typeddict-item]  # as named above
         "tenant": options["tenant"],
         "capabilities": options["capability"],
         "affinity": options["affinity"],
         "exclusive": options["exclusive"],
         "lease": options["lease"],
-        "worker": options["name"] or ids.worker_name(),
+        "worker": ids.worker_name() if options["name"] is None else options["name"],
     }
     port = options["metrics_port"]
     return Worker(
@@ -224,19 +221,22 @@ def _warm_resources(options: dict[str, Any]) -> WarmResources | None:
     if all(options[name] is None for name in ("load", "unload", "capacity", "max_hold")):
         return None
     return WarmResources(
-        load=find_function(options["load"], "--load"),
-        unload=find_function(options["unload"], "--unload"),
+        load=worker_target.find_function(options["load"], "--load"),
+        unload=worker_target.find_function(options["unload"], "--unload"),
         capacity=options["capacity"] or 1,
         max_hold=options["max_hold"],
     )
 
 
-def _refuse_unshared(queue: AnyQueue) -> None:
-    if queue.store.clone() is queue.store:
-        raise CommandError("processes cannot share an in-memory queue", hint="leave out --processes")
+def _refuse_unshared(queue: worker_target.AnyQueue) -> None:
+    store = queue_state.state_of(queue).store
+    if store.clone() is store:
+        raise errors.CommandError("processes cannot share an in-memory queue", hint="leave out --processes")
 
 
-def _reporting(terminal: Terminal, about: About, runner: Worker, *, records: bool) -> AbstractContextManager[None]:
+def _reporting(
+    terminal: Terminal, about: worker_report.About, runner: Worker, *, records: bool
+) -> AbstractContextManager[None]:
     if records:
         return worker_report.in_records(runner.status)
     if terminal.out.is_terminal and not terminal.json:

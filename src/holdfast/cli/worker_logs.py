@@ -1,13 +1,11 @@
 """Logging of a worker process: lines on standard error, as text or as JSON, which do not disturb the live screen."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
 from datetime import UTC, datetime
 
-from holdfast.cli.formatting import clean
+from holdfast.cli import formatting
 
 LEVELS = ("debug", "info", "warning", "error")
 # Attributes of every record; the others come from the logging call.
@@ -36,7 +34,7 @@ class _PlainFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return clean(super().format(record))
+        return formatting.clean(super().format(record))
 
 
 class _ErrorStream(logging.Handler):

@@ -4,8 +4,6 @@ Output of a handler, a subprocess or an isolated process would overwrite parts o
 therefore redirected to a pipe, and each line read from the pipe is printed above the screen.
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import sys

@@ -1,7 +1,5 @@
 """`holdfast worker --processes N`: supervise the child processes and show one screen for all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,7 +11,6 @@ from typing import Any, Final
 
 from holdfast.cli import errors, formatting, worker_report
 from holdfast.cli.terminal import Terminal
-from holdfast.cli.worker_report import RECORD, About
 from holdfast.client import ids
 from holdfast.types import WorkerStatus
 from holdfast.worker.status import FailedAttempt, RunningJob
@@ -23,7 +20,7 @@ from holdfast.worker.supervisor import WorkerProcesses
 CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
 
 
-def run_processes(terminal: Terminal, about: About, options: Mapping[str, Any]) -> int:
+def run_processes(terminal: Terminal, about: worker_report.About, options: Mapping[str, Any]) -> int:
     """Run the command in `about.processes` child processes with these options; return the exit code."""
     name = options["name"] or ids.worker_name()
     screen = ProcessesScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
@@ -84,7 +81,7 @@ class ProcessesScreen:
                 self._past.update(gone.ended if gone else {})
                 self._past_switches += gone.switches if gone else 0
                 self._past_load_seconds += gone.load_seconds if gone else 0
-        elif line.startswith(RECORD):
+        elif line.startswith(worker_report.RECORD):
             with self._lock:
                 self._newest[number] = _status(json.loads(line[1:]))
         else:

@@ -3,8 +3,6 @@
 A thread reads `WorkerStatus` periodically; jobs do not wait for it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -21,9 +19,8 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast import json_view
-from holdfast.cli import formatting, worker_output
+from holdfast.cli import formatting, tables, worker_output
 from holdfast.cli.console import console
-from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.types import FailedAttempt, RunningJob, WorkerStatus
 
@@ -141,33 +138,33 @@ def draw(about: About, status: WorkerStatus, seconds: float, rate: float, width:
         parts.append(Text("draining: takes no more jobs", "yellow"))
     parts += [_counts(status, rate), Text(_slots(about, status), "dim")]
     if shown:
-        parts += [Text(""), table(_columns(shown), width)]
+        parts += [Text(""), tables.table(_columns(shown), width)]
     if hidden > 0:
         parts.append(Text(f"and {hidden:,} more", "dim"))
     if failures:
-        parts += [Text(""), table(_failure_columns(failures, datetime.now(UTC)), width)]
+        parts += [Text(""), tables.table(_failure_columns(failures, datetime.now(UTC)), width)]
     return Group(*(_one_row(part) for part in parts))
 
 
-def _columns(shown: Sequence[RunningJob]) -> list[Column]:
+def _columns(shown: Sequence[RunningJob]) -> list[tables.Column]:
     return [
-        Column("#", [str(job.job_number) for job in shown], rank=4, justify="right", hide_if="0"),
-        Column("JOB", [_job_label(job) for job in shown], min_width=8),
-        Column("KIND", [job.kind for job in shown], rank=1, min_width=8),
-        Column("TRY", [str(job.attempt) for job in shown], rank=3, justify="right"),
-        Column("PHASE", [job.phase or "" for job in shown], rank=2, min_width=8, hide_if=""),
-        Column("PROGRESS", [_percent(job.percent) for job in shown], rank=1, justify="right", hide_if=""),
-        Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
+        tables.Column("#", [str(job.job_number) for job in shown], rank=4, justify="right", hide_if="0"),
+        tables.Column("JOB", [_job_label(job) for job in shown], min_width=8),
+        tables.Column("KIND", [job.kind for job in shown], rank=1, min_width=8),
+        tables.Column("TRY", [str(job.attempt) for job in shown], rank=3, justify="right"),
+        tables.Column("PHASE", [job.phase or "" for job in shown], rank=2, min_width=8, hide_if=""),
+        tables.Column("PROGRESS", [_percent(job.percent) for job in shown], rank=1, justify="right", hide_if=""),
+        tables.Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
     ]
 
 
-def _failure_columns(failures: Sequence[FailedAttempt], now: datetime) -> list[Column]:
+def _failure_columns(failures: Sequence[FailedAttempt], now: datetime) -> list[tables.Column]:
     return [
-        Column("#", [str(one.job_number) for one in failures], justify="right"),
-        Column("FAILED LAST", [one.kind for one in failures], min_width=11),
-        Column("TRY", [f"{one.attempt}/{one.max_attempts}" for one in failures], rank=2, justify="right"),
-        Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], min_width=10),
-        Column("NEXT TRY", [_next_try(one, now) for one in failures], rank=1, justify="right"),
+        tables.Column("#", [str(one.job_number) for one in failures], justify="right"),
+        tables.Column("FAILED LAST", [one.kind for one in failures], min_width=11),
+        tables.Column("TRY", [f"{one.attempt}/{one.max_attempts}" for one in failures], rank=2, justify="right"),
+        tables.Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], min_width=10),
+        tables.Column("NEXT TRY", [_next_try(one, now) for one in failures], rank=1, justify="right"),
     ]
 
 
@@ -212,7 +209,7 @@ def stopping(about: About, status: WorkerStatus) -> str:
 def _counts(status: WorkerStatus, rate: float) -> Text:
     counts = Text()
     for outcome, count in _shown_counts(status).items():
-        style = STATE_STYLES.get("expired" if outcome == "lost" else outcome, "")
+        style = tables.STATE_STYLES.get("expired" if outcome == "lost" else outcome, "")
         counts.append(f"{outcome} ").append(f"{count:,}", style if count else "dim").append("   ")
     return counts.append(f"{rate:,.1f}/s")
 

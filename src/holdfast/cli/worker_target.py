@@ -1,7 +1,5 @@
 """Resolve `MODULE:QUEUE` to a queue, with an error message that names the problem."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import traceback
@@ -11,7 +9,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import holdfast
-from holdfast.cli.errors import CommandError
+from holdfast.cli import errors
 
 AnyQueue: TypeAlias = holdfast.Queue | holdfast.AsyncQueue
 
@@ -22,13 +20,13 @@ def find_queue(target: str) -> AnyQueue:
     """Import the module of *target*, from the current directory first, and return the queue."""
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name:
-        raise CommandError(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
+        raise errors.CommandError(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
     module = _import(module_name)
     found = _attribute(module, name)
     if found is None:
-        raise CommandError(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
+        raise errors.CommandError(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
     if not isinstance(found, holdfast.Queue | holdfast.AsyncQueue):
-        raise CommandError(
+        raise errors.CommandError(
             f"{target!r} is not a queue but {_article(type(found).__name__)}",
             hint=_hint_of_names(module, module_name),
         )
@@ -41,13 +39,13 @@ def find_function(target: str | None, option: str) -> Callable[..., Any] | None:
         return None
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise CommandError(
+        raise errors.CommandError(
             f"{option} {target!r} does not name a function",
             hint="write MODULE:FUNCTION, as in app.models:load for the function load in app/models.py",
         )
     found: Callable[..., Any] | None = _attribute(_import(module_name), name)
     if not callable(found):
-        raise CommandError(f"{option}: module {module_name!r} has no function {name!r}")
+        raise errors.CommandError(f"{option}: module {module_name!r} has no function {name!r}")
     return found
 
 
@@ -66,7 +64,7 @@ def _import(module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise CommandError(
+            raise errors.CommandError(
                 f"there is no module {error.name!r}",
                 hint="run the command in the module's directory, or add that directory to PYTHONPATH",
             ) from None
@@ -75,11 +73,11 @@ def _import(module_name: str) -> ModuleType:
         raise _failed(module_name, error) from error
 
 
-def _failed(module_name: str, error: Exception) -> CommandError:
+def _failed(module_name: str, error: Exception) -> errors.CommandError:
     # Name the position in the user's code, without the frames of importlib.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
     position = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return CommandError(
+    return errors.CommandError(
         f"importing {module_name!r} failed: {type(error).__name__}: {error}{position}",
         hint=f"'{Path(sys.executable).name} -c \"import {module_name}\"' shows the full traceback",
     )

@@ -1,29 +1,22 @@
 """`holdfast workers`: list workers with their jobs and last heartbeat, drain and stop them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 
-from holdfast import json_view
-from holdfast.cli import formatting
-from holdfast.cli.errors import CommandError
-from holdfast.cli.options import Group, destructive, pass_terminal
-from holdfast.cli.tables import Column, table
+from holdfast import json_view, types
+from holdfast.cli import errors, formatting, options, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import limits
-from holdfast.domain.results import WorkerRequest
+from holdfast.domain import limits, results
 from holdfast.errors import WorkerNotFound
-from holdfast.types import WorkerInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group(
-    cls=Group,
+    cls=options.Group,
     epilog="""
     Examples:
       holdfast workers list
@@ -54,7 +47,7 @@ def workers() -> None:
     metavar="N",
     help="The maximum number of workers, most recent heartbeat first.",
 )
-@pass_terminal
+@options.pass_terminal
 def list_(terminal: Terminal, limit: int) -> None:
     """List the workers of a queue."""
     with terminal.queue() as queue:
@@ -69,7 +62,7 @@ def list_(terminal: Terminal, limit: int) -> None:
 
 def _selecting_workers(command: F) -> F:
     every = click.option("--all", "every", is_flag=True, help="Select every worker; asks for confirmation.")
-    return click.argument("names", metavar="[NAME]...", nargs=-1)(every(destructive(command)))
+    return click.argument("names", metavar="[NAME]...", nargs=-1)(every(options.destructive(command)))
 
 
 @workers.command(
@@ -86,7 +79,7 @@ def _selecting_workers(command: F) -> F:
     """
 )
 @_selecting_workers
-@pass_terminal
+@options.pass_terminal
 def drain(terminal: Terminal, names: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> None:
     """Let workers finish their jobs and take no more."""
     _request(terminal, "drain", names, every=every, dry_run=dry_run, yes=yes)
@@ -104,17 +97,25 @@ def drain(terminal: Terminal, names: tuple[str, ...], every: bool, dry_run: bool
     """
 )
 @_selecting_workers
-@pass_terminal
+@options.pass_terminal
 def stop(terminal: Terminal, names: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> None:
     """Shut workers down."""
     _request(terminal, "stop", names, every=every, dry_run=dry_run, yes=yes)
 
 
 def _request(
-    terminal: Terminal, requested: WorkerRequest, names: tuple[str, ...], *, every: bool, dry_run: bool, yes: bool
+    terminal: Terminal,
+    requested: results.WorkerRequest,
+    names: tuple[str, ...],
+    *,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     if bool(names) == every:
-        raise CommandError("give the names of workers, or --all", hint="'holdfast workers list' shows the names")
+        raise errors.CommandError(
+            "give the names of workers, or --all", hint="'holdfast workers list' shows the names"
+        )
     terminal.require_confirmation(allowed=dry_run or yes or not every)
     with terminal.queue() as queue:
         registered = {one.worker: None for one in queue.admin.workers(limit=limits.PAGE_MAX)}
@@ -140,22 +141,26 @@ def _request(
         _draw(terminal, found)
 
 
-def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
+def _draw(terminal: Terminal, found: list[types.WorkerInfo]) -> None:
     columns = [
-        Column("WORKER", [one.worker for one in found], min_width=8),
-        Column("STATE", [one.state for one in found], states=True),
-        Column("REQUESTED", [one.requested or "" for one in found], rank=1, hide_if=""),
-        Column("HOLDS", [f"{one.held:,}" for one in found], justify="right"),
-        Column("SLOTS", [f"{one.concurrency:,}" for one in found], rank=4, justify="right"),
-        Column("LANES", [", ".join(one.lanes) for one in found], rank=2, min_width=7),
-        Column("KINDS", [", ".join(one.kinds) for one in found], rank=3, min_width=10),
-        Column("CAPABILITIES", [", ".join(one.capabilities) for one in found], rank=6, min_width=12, hide_if=""),
-        Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, min_width=8, hide_if=""),
-        Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, hide_if="0", justify="right"),
-        Column("HOST", [one.host for one in found], rank=8, min_width=8),
-        Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
-        Column("VERSION", [one.version for one in found], rank=7),
-        Column("UP", [formatting.age(one.started_at, terminal.now) for one in found], rank=5, justify="right"),
-        Column("HEARD", [formatting.relative(one.beat_at, terminal.now) for one in found], rank=1, justify="right"),
+        tables.Column("WORKER", [one.worker for one in found], min_width=8),
+        tables.Column("STATE", [one.state for one in found], states=True),
+        tables.Column("REQUESTED", [one.requested or "" for one in found], rank=1, hide_if=""),
+        tables.Column("HOLDS", [f"{one.held:,}" for one in found], justify="right"),
+        tables.Column("SLOTS", [f"{one.concurrency:,}" for one in found], rank=4, justify="right"),
+        tables.Column("LANES", [", ".join(one.lanes) for one in found], rank=2, min_width=7),
+        tables.Column("KINDS", [", ".join(one.kinds) for one in found], rank=3, min_width=10),
+        tables.Column(
+            "CAPABILITIES", [", ".join(one.capabilities) for one in found], rank=6, min_width=12, hide_if=""
+        ),
+        tables.Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, min_width=8, hide_if=""),
+        tables.Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, hide_if="0", justify="right"),
+        tables.Column("HOST", [one.host for one in found], rank=8, min_width=8),
+        tables.Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
+        tables.Column("VERSION", [one.version for one in found], rank=7),
+        tables.Column("UP", [formatting.age(one.started_at, terminal.now) for one in found], rank=5, justify="right"),
+        tables.Column(
+            "HEARD", [formatting.relative(one.beat_at, terminal.now) for one in found], rank=1, justify="right"
+        ),
     ]
-    terminal.show(table(columns, terminal.out.width))
+    terminal.show(tables.table(columns, terminal.out.width))

@@ -12,11 +12,10 @@ from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import Middleware, check_middleware
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.queue import Queue
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.clock import Clock
 from holdfast.domain.codec import Codec, check_codec
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.storage.sqlite.connection import resolve_path
+from holdfast.storage.sqlite import connection
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
 
@@ -44,7 +43,7 @@ def connect(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
-    schema: str = SCHEMA_DEFAULT,
+    schema: str = "holdfast",
     listen_url: str | None = None,
     token: str | None = None,
     clock: Clock | None = None,
@@ -55,9 +54,9 @@ def connect(
 
     Without *url* the environment variable `HOLDFAST_URL` names the queue.
 
-    With `migrate=False` the first use raises unless the schema exists and is current. *clock* replaces the store's
-    clock, for tests. *middleware* runs around each enqueue, claim, run and settle, also in workers; the first is the
-    outermost. *codec* encodes payloads and results in the store, such as to encrypt them.
+    With `migrate=False` the first use raises `SchemaMismatch` unless the schema exists and is current. *clock*
+    replaces the store's clock, for tests. *middleware* runs around each enqueue, claim, run and settle, also in
+    workers; the first is the outermost. *codec* encodes payloads and results in the store, such as to encrypt them.
 
     SQLite: *url* may also be `sqlite:///path` or a `pathlib.Path`. Relative paths and symbolic links are resolved
     here, so a later `os.chdir` has no effect. With `durability="relaxed"` a power failure may lose the last commits;
@@ -80,14 +79,14 @@ def connect_async(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
-    schema: str = SCHEMA_DEFAULT,
+    schema: str = "holdfast",
     listen_url: str | None = None,
     token: str | None = None,
     clock: Clock | None = None,
     middleware: Sequence[Middleware] = (),
     codec: Codec | None = None,
 ) -> AsyncQueue:
-    """Return the queue at *url*, as `connect` does, with async methods."""
+    """Return the queue at *url*, with async methods; all options are those of `connect`."""
     options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, token, clock)
     return AsyncQueue(_state(options, middleware, codec))
 
@@ -129,9 +128,6 @@ class _Options(NamedTuple):
 
 def _state(options: _Options, middleware: Sequence[Middleware], codec: Codec | None) -> QueueState:
     store = _store(options)
-    if codec is not None and store.translate is not None:
-        # The server would compare and check what is encoded, not what was given.
-        raise InvalidInput("codec", "is not available over HTTP; open the store itself")
     return QueueState(store, middleware=check_middleware(middleware), codec=check_codec(codec))
 
 
@@ -139,7 +135,7 @@ def _text(url: str | os.PathLike[str] | None) -> str:
     if url is None:
         url = os.environ.get(URL_VARIABLE)
         if not url:
-            raise Misconfigured(f"no queue is named; call connect with a url, or set {URL_VARIABLE}")
+            raise errors.Misconfigured(f"no queue is named; call connect with a url, or set {URL_VARIABLE}")
     return os.fspath(url) if isinstance(url, os.PathLike) else url
 
 
@@ -147,9 +143,11 @@ def _refuse_unsupported_url(url: str) -> None:
     """Raise for SQLite's `file:` URLs, whose options defeat the store's locks, and for URLs that `Path` shortened."""
     if url.startswith("file:"):
         path = unquote(re.sub(r"^file:(//[^/]*)?", "", url).partition("?")[0].partition("#")[0])
-        raise InvalidInput("url", f"file: URLs are not supported; give the path: {path!r}")
+        raise errors.InvalidInput("url", f"file: URLs are not supported; give the path: {path!r}")
     if url.startswith("sqlite:") and "://" not in url:
-        raise InvalidInput("url", "begins with 'sqlite:' but not with 'sqlite://'; give the path or the whole URL")
+        raise errors.InvalidInput(
+            "url", "begins with 'sqlite:' but not with 'sqlite://'; give the path or the whole URL"
+        )
 
 
 def _store(options: _Options) -> Store:
@@ -163,16 +161,16 @@ def _store(options: _Options) -> Store:
     if separator and scheme in _HTTP_SCHEMES:
         return _checked_http_store(options)
     if options.token is not None:
-        raise InvalidInput("token", "is an option for HTTP; this URL names a store")
+        raise errors.InvalidInput("token", "is an option for HTTP; this URL names a store")
     if separator and scheme in _SERVER_SCHEMES:
         return _postgres_store(options)
     if separator and scheme.partition("+")[0] in _SERVER_SCHEMES:
-        raise InvalidInput("url", f"{scheme}:// names a driver; write postgresql://")
+        raise errors.InvalidInput("url", f"{scheme}:// names a driver; write postgresql://")
     if not separator:
         return _sqlite_store(options, options.url)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return _sqlite_store(options, rest[1:])
-    raise InvalidInput(
+    raise errors.InvalidInput(
         "url",
         f"{options.url!r} is not a supported store; give the path of a SQLite file, postgresql://… or http://…",
     )
@@ -182,7 +180,7 @@ def _refuse_mistyped_server(url: str, separator: str) -> None:
     """Raise if *url* is a mistyped server URL that would be used as the path of a SQLite file."""
     if not separator and _MISTYPED_SERVER.match(url):
         # The URL may contain a password at an unknown position, so the message does not quote it.
-        raise InvalidInput("url", "is not a valid server URL; write postgresql://user:password@host/database")
+        raise errors.InvalidInput("url", "is not a valid server URL; write postgresql://user:password@host/database")
 
 
 def _sqlite_store(options: _Options, path: str) -> Store:
@@ -191,9 +189,9 @@ def _sqlite_store(options: _Options, path: str) -> Store:
         ("listen_url", options.listen_url, None),
     ):
         if value != default:
-            raise InvalidInput(option, "is an option for PostgreSQL; this URL names a SQLite file")
+            raise errors.InvalidInput(option, "is an option for PostgreSQL; this URL names a SQLite file")
     return SqliteStore(
-        resolve_path(path),
+        connection.resolve_path(path),
         relaxed=options.durability == "relaxed",
         migrates=options.migrate,
         network_files=options.network_files,
@@ -211,20 +209,20 @@ def _checked_http_store(options: _Options) -> Store:
         ("clock", options.clock, None),
     ):
         if value != default:
-            raise InvalidInput(option, "is an option for a store; this URL names an HTTP server")
+            raise errors.InvalidInput(option, "is an option for a store; this URL names an HTTP server")
     try:
         parts = urlsplit(options.url)
         valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         valid = False
     if not valid or parts.query or parts.fragment:
-        raise InvalidInput("url", "is not the URL of a server, such as http://127.0.0.1:8040")
+        raise errors.InvalidInput("url", "is not the URL of a server, such as http://127.0.0.1:8040")
     if parts.username is not None or parts.password is not None:
-        raise InvalidInput("url", "must not have a user or password; give the token as token=…")
+        raise errors.InvalidInput("url", "must not have a user or password; give the token as token=…")
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE) or None
     if token is not None and not _TOKEN.fullmatch(validation.name(token, "token", limits.URL_CHARS_MAX)):
         # The message does not quote the token.
-        raise InvalidInput("token", "must be the text of a token, such as hf_…")
+        raise errors.InvalidInput("token", "must be the text of a token, such as hf_…")
     return _http_store(options.url.rstrip("/"), token)
 
 
@@ -233,8 +231,9 @@ def _http_store(http_url: str, token: str | None) -> Store:
         # Imported late: the library needs no other package for a store.
         from holdfast.remote.store import HttpStore  # noqa: PLC0415
     except ImportError as error:
-        raise Misconfigured(
-            f"a queue behind HTTP needs a client; install it with `pip install 'holdfast[http]'` ({error})"
+        raise errors.Misconfigured(
+            "a queue behind HTTP needs a client; install the extra `http`, in a clone with `pip install '.[http]'` "
+            f"({error})"
         ) from error
     return HttpStore(http_url, token)
 
@@ -245,15 +244,15 @@ def _postgres_store(options: _Options) -> Store:
         ("network_files", options.network_files, False),
     ):
         if value != default:
-            raise InvalidInput(option, "is an option for SQLite; this URL names a PostgreSQL server")
+            raise errors.InvalidInput(option, "is an option for SQLite; this URL names a PostgreSQL server")
     schema = validation.name(options.schema, "schema")
     if not _SCHEMA_NAME.fullmatch(schema):
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "schema",
             f"{schema!r} must be 1 to 48 lowercase letters, digits and underscores, and not begin with a digit",
         )
     if schema.startswith("pg_") or schema == "information_schema":
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "schema", f"{schema!r} is reserved by PostgreSQL; choose a name that does not begin with pg_"
         )
     if options.listen_url is not None:
@@ -262,8 +261,9 @@ def _postgres_store(options: _Options) -> Store:
         # Imported late: a caller that uses only SQLite needs no driver.
         from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
     except ImportError as error:
-        raise Misconfigured(
-            f"PostgreSQL needs a driver; install it with `pip install 'holdfast[postgres]'` ({error})"
+        raise errors.Misconfigured(
+            "PostgreSQL needs a driver; install the extra `postgres`, in a clone with `pip install '.[postgres]'` "
+            f"({error})"
         ) from error
     return PostgresStore(
         options.url,

@@ -1,7 +1,5 @@
 """Ids that a process generates: job ids, lease tokens, upload ids, worker names."""
 
-from __future__ import annotations
-
 import base64
 import getpass
 import os
@@ -9,13 +7,13 @@ import secrets
 import socket
 import time
 
-from holdfast.domain.new_job import uuid7
-from holdfast.storage.randomness import RANDOM
+from holdfast.domain import new_job
+from holdfast.storage import randomness
 
 
 def job_id() -> str:
     """Return the id of a new job: a UUIDv7."""
-    return uuid7(time.time_ns() // 1_000_000, RANDOM.getrandbits(74))
+    return new_job.uuid7(time.time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
 
 
 def lease_token() -> str:

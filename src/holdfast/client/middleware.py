@@ -14,10 +14,9 @@ from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from holdfast.domain import limits, strict_json, validation
+from holdfast.domain import errors, limits, strict_json, validation
 from holdfast.domain.claims import Claim, ClaimRequest, Settlement
 from holdfast.domain.codec import Codec
-from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.outcomes import CheckedOutcome, Outcome
@@ -37,7 +36,7 @@ EndedAs: TypeAlias = Literal["done", "failed", "deferred", "released", "lost"]
 
 
 class JobDraft:
-    """A validated job that is about to be stored. Its headers and tags may be changed."""
+    """A validated job that is about to be stored, for `Middleware.enqueue`. Its headers and tags may be changed."""
 
     __slots__ = ("_checked", "_headers", "_tags", "claim")
 
@@ -217,17 +216,19 @@ class Middleware:
 def check_middleware(middleware: Iterable[object]) -> tuple[Middleware, ...]:
     """Return *middleware* as a tuple, or raise `InvalidInput` that names the invalid one."""
     if isinstance(middleware, str | bytes) or not isinstance(middleware, Iterable):
-        raise InvalidInput("middleware", f"must be a list, not {type(middleware).__name__}")
+        raise errors.InvalidInput("middleware", f"must be a list, not {type(middleware).__name__}")
     checked = []
     for index, one in enumerate(middleware):
         if not isinstance(one, Middleware):
             hint = "; pass an object, not the class" if isinstance(one, type) else ""
-            raise InvalidInput(f"middleware[{index}]", f"must be a Middleware, not {one!r}{hint}")
+            raise errors.InvalidInput(f"middleware[{index}]", f"must be a Middleware, not {one!r}{hint}")
         for name in ("enqueue", "claim", "run", "settle"):
             if not isgeneratorfunction(unwrap(getattr(type(one), name))):
-                raise InvalidInput(f"middleware[{index}].{name}", "must be a generator function that yields once")
+                raise errors.InvalidInput(
+                    f"middleware[{index}].{name}", "must be a generator function that yields once"
+                )
         if not isasyncgenfunction(unwrap(type(one).run_async)):
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"middleware[{index}].run_async", "must be an async generator function that yields once"
             )
         checked.append(one)
@@ -352,7 +353,7 @@ class EnqueueCall:
 
     def _changed(self, draft: JobDraft, index: int) -> CheckedJob:
         field = self._field.format(index)
-        changed = draft._changed(field)
+        changed = draft._changed(field)  # noqa: SLF001  # not for programs, which get the draft
         return changed if self._codec is None else changed.encoded(self._codec, field)
 
     def __exit__(
@@ -429,11 +430,11 @@ class SettleCall:
             self._around.__exit__(None if error is None else type(error), error, None)
 
 
-def _refusal(error: Exception) -> HoldfastError:
+def _refusal(error: Exception) -> errors.HoldfastError:
     """Return the error of a settlement whose follow-ups middleware refused."""
-    if isinstance(error, HoldfastError):
+    if isinstance(error, errors.HoldfastError):
         return error
-    refusal = InvalidInput("follow_ups", f"were refused by middleware: {type(error).__name__}: {error}")
+    refusal = errors.InvalidInput("follow_ups", f"were refused by middleware: {type(error).__name__}: {error}")
     refusal.__cause__ = error
     return refusal
 

@@ -1,96 +1,93 @@
 """Validation of whole calls, before a transaction begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from holdfast.client import ids
-from holdfast.domain import limits, validation
-from holdfast.domain.artifacts import direct_size
+from holdfast.domain import artifacts, errors, failures, limits, new_job, results, validation
 from holdfast.domain.claims import Claim, Lease
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.failures import FailureClass
-from holdfast.domain.job import STATES, State
-from holdfast.domain.new_job import CheckedJob, JobLike, check_job
-from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome
-from holdfast.domain.results import JobFilter
+from holdfast.domain.job import STATES, Job, State
+from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome, check_plain, children_of
 from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
-from holdfast.domain.validation import Duration
-from holdfast.tasks.task import TaskRegistry
+from holdfast.tasks.definition import TaskTable
 
-Held: TypeAlias = tuple[Claim, Outcome]
-"""A claim and its outcome."""
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
 """The parameters of the caller's SQL."""
 
 
-def not_connected(function: str) -> InvalidInput:
+def not_connected(function: str) -> errors.InvalidInput:
     """Return the error for a caller that constructs a queue instead of calling *function*."""
-    return InvalidInput("store", f'a queue is opened by path or URL; write holdfast.{function}("jobs.db")')
+    return errors.InvalidInput("store", f'a queue is opened by path or URL; write holdfast.{function}("jobs.db")')
 
 
-def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
+def jobs(values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None = None) -> list[new_job.CheckedJob]:
     """Return the jobs of one call, validated, or raise `InvalidInput` that names the invalid one.
 
-    The options of *tasks* are the defaults for jobs of their kinds.
+    The options of *tasks* are the defaults for jobs of their kinds. *parent* is the job whose handler enqueues them.
     """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
-    checked_jobs: list[CheckedJob] = []
+    checked_jobs: list[new_job.CheckedJob] = []
     chars = 0
     for index, new in enumerate(values):
         try:
-            checked = check_job(tasks.complete(new), fresh_id=ids.job_id())
-        except InvalidInput as error:
-            raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
+            checked = new_job.check_job(tasks.complete(new), fresh_id=ids.job_id())
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         checked_jobs.append(checked)
         chars += len(checked.payload_json)
         if checked.artifacts:
-            chars += direct_size(checked.artifacts)
+            chars += artifacts.direct_size(checked.artifacts)
     # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
         _refuse_large_payloads(checked_jobs)
-    return checked_jobs
+    return checked_jobs if parent is None else children_of(parent, checked_jobs)
 
 
-def _refuse_large_payloads(checked_jobs: Sequence[CheckedJob]) -> None:
+def _refuse_large_payloads(checked_jobs: Sequence[new_job.CheckedJob]) -> None:
     """Raise `InvalidInput` for the job that exceeds the limit for the payloads and artifacts of one call."""
     size = 0
     for index, checked in enumerate(checked_jobs):
-        size += len(checked.payload_json.encode()) + direct_size(checked.artifacts)
+        size += len(checked.payload_json.encode()) + artifacts.direct_size(checked.artifacts)
         if size > limits.ENQUEUE_MANY_BYTES_MAX:
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"jobs[{index}].payload",
                 f"makes the payloads and artifacts of this call exceed {limits.ENQUEUE_MANY_BYTES_MAX} bytes;"
                 " send fewer jobs",
             )
 
 
-def settlements(values: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
+def settlements(values: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, CheckedOutcome]]:
     """Return the claims of one call with validated outcomes, or raise `InvalidInput` that names the invalid one."""
     count(values, "settlements", limits.SETTLE_MANY_MAX)
     checked = []
     pair: Any
+    # A worker settles most jobs with the same outcome, the success of a handler that returned nothing.
+    last, plain = object(), None
     for index, pair in enumerate(values):
         # isinstance() with an abstract class is slow; check for the usual type first.
         if (type(pair) is not tuple and not isinstance(pair, Sequence)) or len(pair) != 2:
-            raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
-        held, outcome = claim(pair[0]), pair[1]
+            raise errors.InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
+        held, outcome = pair
+        if not isinstance(held, Claim):
+            raise _wrong_claim(held, "a Claim")
         try:
-            checked.append((held, check_outcome(outcome, tenant=held.job.tenant, fresh_id=ids.job_id)))
-        except InvalidInput as error:
+            if outcome is not last:
+                last, plain = outcome, check_plain(outcome)
+            found = plain or check_outcome(outcome, tenant=held.job.tenant, fresh_id=ids.job_id)
+        except errors.InvalidInput as error:
             if len(values) == 1:
                 raise
-            raise InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
+            raise errors.InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
+        checked.append((held, found))
     return checked
 
 
 def count(values: Sequence[object], field: str, count_max: int) -> None:
     """Raise `InvalidInput` unless *values* is a sequence of at most *count_max* values."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+        raise errors.InvalidInput(field, f"must be a list, not {type(values).__name__}")
     if len(values) > count_max:
-        raise InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
 
 
 def claim(value: Claim) -> Claim:
@@ -111,9 +108,9 @@ def lease(value: Lease) -> Lease:
     return value
 
 
-def _wrong_claim(value: object, expected: str) -> InvalidInput:
+def _wrong_claim(value: object, expected: str) -> errors.InvalidInput:
     hint = "; use queue.sessions for a turn" if isinstance(value, SessionClaim | TurnLease) else ""
-    return InvalidInput("claim", f"must be {expected}, not {type(value).__name__}{hint}")
+    return errors.InvalidInput("claim", f"must be {expected}, not {type(value).__name__}{hint}")
 
 
 def _epoch(value: object, field: str) -> None:
@@ -127,18 +124,18 @@ def turn_lease(value: TurnLease) -> TurnLease:
     """Return *value*, or raise `InvalidInput` if it is not a valid lease of a turn."""
     if not isinstance(value, TurnLease):
         hint = "; use queue.settle and queue.heartbeat for a job" if isinstance(value, Claim | Lease) else ""
-        raise InvalidInput("turn", f"must be a SessionClaim or a TurnLease, not {type(value).__name__}{hint}")
+        raise errors.InvalidInput("turn", f"must be a SessionClaim or a TurnLease, not {type(value).__name__}{hint}")
     validation.name(value.session, "turn.session")
     validation.name(value.tenant, "turn.tenant")
     validation.name(value.lease_token, "turn.lease_token", limits.LEASE_TOKEN_CHARS_MAX)
     count(value.entries, "turn.entries", limits.CLAIM_MAX)
     if not value.entries:
-        raise InvalidInput("turn.entries", "must not be empty")
+        raise errors.InvalidInput("turn.entries", "must not be empty")
     pair: Any
     for index, pair in enumerate(value.entries):
         field = f"turn.entries[{index}]"
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise InvalidInput(field, "must be a pair of a job id and an epoch")
+            raise errors.InvalidInput(field, "must be a pair of a job id and an epoch")
         validation.name(pair[0], f"{field}[0]", limits.JOB_ID_CHARS_MAX)
         _epoch(pair[1], f"{field}[1]")
     return value
@@ -147,7 +144,7 @@ def turn_lease(value: TurnLease) -> TurnLease:
 def session_lease(value: SessionLease) -> SessionLease:
     """Return *value*, or raise `InvalidInput` if it is not a session lease."""
     if not isinstance(value, SessionLease):
-        raise InvalidInput("lease", f"must be a SessionLease, not {type(value).__name__}")
+        raise errors.InvalidInput("lease", f"must be a SessionLease, not {type(value).__name__}")
     return value
 
 
@@ -159,21 +156,21 @@ def turn_outcomes(turn: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> l
         rest = Done(outcome.result) if isinstance(outcome, Done) else outcome
         return [_turn_outcome(turn, outcome), *(_turn_outcome(turn, rest) for _ in range(entries - 1))]
     if len(outcome) != entries:
-        raise InvalidInput("outcome", f"has {len(outcome)} outcomes; this claim has {entries} entries")
+        raise errors.InvalidInput("outcome", f"has {len(outcome)} outcomes; this claim has {entries} entries")
     return [_turn_outcome(turn, one, f"outcome[{index}].") for index, one in enumerate(outcome)]
 
 
 def _turn_outcome(turn: SessionClaim, outcome: Outcome, prefix: str = "") -> CheckedOutcome:
     try:
         return check_outcome(outcome, tenant=turn.tenant, fresh_id=ids.job_id)
-    except InvalidInput as error:
-        raise InvalidInput(f"{prefix}{error.field}", error.problem) from None
+    except errors.InvalidInput as error:
+        raise errors.InvalidInput(f"{prefix}{error.field}", error.problem) from None
 
 
 def params(value: Params) -> Params:
     """Return *value*, or raise `InvalidInput` if it is neither a mapping nor a sequence of parameters."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | Mapping):
-        raise InvalidInput("params", f"must be a mapping or a sequence, not {type(value).__name__}")
+        raise errors.InvalidInput("params", f"must be a mapping or a sequence, not {type(value).__name__}")
     return value
 
 
@@ -203,18 +200,22 @@ def job_filter(
     kind: str | None,
     lane: str | None,
     tenant: str | None,
-    failure_class: FailureClass | None,
+    failure_class: failures.FailureClass | None,
     session: str | None = None,
-    older_than: Duration | None,
-) -> JobFilter:
+    root: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    older_than: validation.Duration | None,
+) -> results.JobFilter:
     """Return the filter for these options, or raise `InvalidInput`."""
-    return JobFilter(
+    return results.JobFilter(
         states=_states(state),
         kind=validation.optional_name(kind, "kind"),
         lane=validation.optional_name(lane, "lane"),
         tenant=validation.optional_name(tenant, "tenant"),
         failure_class=_failure_class(failure_class),
         session=validation.optional_name(session, "session"),
+        root=validation.optional_name(root, "root", limits.JOB_ID_CHARS_MAX),
+        tags=tuple(validation.string_map(tags or {}, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX).items()),
         age_ms=None if older_than is None else validation.duration_ms(older_than, "older_than"),
     )
 
@@ -227,7 +228,7 @@ def pieces(source: object) -> Iterator[bytes]:
         return _cut(iter(lambda: source.read(limits.ARTIFACT_CHUNK_BYTES), b""))
     if not isinstance(source, Iterable) or isinstance(source, str):
         found = type(source).__name__
-        raise InvalidInput("source", f"must be bytes, a binary file or an iterable of bytes, not {found}")
+        raise errors.InvalidInput("source", f"must be bytes, a binary file or an iterable of bytes, not {found}")
     return _cut(source)
 
 
@@ -235,7 +236,7 @@ def _cut(parts: Iterable[object]) -> Iterator[bytes]:
     step, buffer = limits.ARTIFACT_CHUNK_BYTES, bytearray()
     for part in parts:
         if not isinstance(part, bytes | bytearray | memoryview):
-            raise InvalidInput("source", f"must contain bytes, not {type(part).__name__}")
+            raise errors.InvalidInput("source", f"must contain bytes, not {type(part).__name__}")
         buffer += part
         start = 0
         while len(buffer) - start >= step:
@@ -253,7 +254,7 @@ def _states(value: State | Sequence[State] | None) -> tuple[State, ...]:
         return (validation.one_of(value, "state", STATES),)
     count(value, "state", len(STATES))
     if not value:
-        raise InvalidInput("state", "must contain a state; leave it out for all states")
+        raise errors.InvalidInput("state", "must contain a state; leave it out for all states")
     return tuple(dict.fromkeys(validation.one_of(one, f"state[{index}]", STATES) for index, one in enumerate(value)))
 
 
@@ -262,5 +263,5 @@ def tenant(value: str | None) -> str | None:
     return validation.optional_name(value, "tenant")
 
 
-def _failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
+def _failure_class(value: failures.FailureClass | None) -> Literal["transient", "permanent"] | None:
     return None if value is None else validation.one_of(value, "failure_class", ("transient", "permanent"))

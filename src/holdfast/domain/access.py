@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
-from holdfast.domain import limits, strict_json, validation
-from holdfast.domain.errors import Forbidden, InvalidInput
+from holdfast.domain import errors, limits, strict_json, validation
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
@@ -26,6 +25,8 @@ TokenState: TypeAlias = Literal["active", "expired", "revoked"]
 """Whether a token can be used."""
 
 _TOKEN: Final = re.compile(r"hf_([a-z2-7]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_ID: Final = re.compile(r"[a-z2-7]{16}", re.ASCII)
+_HASH: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 # Compared with the secret of a token that does not exist, so that the time does not tell whether it does.
 _NO_HASH: Final = "0" * 64
 
@@ -138,10 +139,10 @@ def check_grants(roles: Sequence[Role], options: TokenOptions) -> Grants:
     unknown = options.keys() - TokenOptions.__annotations__.keys()
     if unknown:
         valid = ", ".join(sorted(TokenOptions.__annotations__))
-        raise InvalidInput(min(unknown), f"unknown option; valid options are {valid}")
+        raise errors.InvalidInput(min(unknown), f"unknown option; valid options are {valid}")
     chosen = validation.names(roles, "roles", len(ROLES))
     if not chosen:
-        raise InvalidInput("roles", f"must contain a role: {', '.join(ROLES)}")
+        raise errors.InvalidInput("roles", f"must contain a role: {', '.join(ROLES)}")
     for index, role in enumerate(chosen):
         validation.one_of(role, f"roles[{index}]", ROLES)
     return Grants(
@@ -160,7 +161,7 @@ def _names(values: Sequence[str] | None, option: str, count_max: int) -> tuple[s
         return None
     names = validation.names(values, option, count_max)
     if not names:
-        raise InvalidInput(option, "must contain a name; leave it out for any")
+        raise errors.InvalidInput(option, "must contain a name; leave it out for any")
     return names
 
 
@@ -171,6 +172,20 @@ def _ceiling(value: int | None, option: str, low: int, high: int) -> int | None:
 def hash_secret(secret: str) -> str:
     """Return the hash of a secret, as the store keeps it."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def check_new_id(token_id: str) -> str:
+    """Return the id of a token that a client has generated, or raise `InvalidInput`."""
+    if not _ID.fullmatch(token_id):
+        raise errors.InvalidInput("id", "must be 16 characters of a to z and 2 to 7")
+    return token_id
+
+
+def check_hash(secret_hash: str) -> str:
+    """Return the hash of a secret that a client has generated, or raise `InvalidInput`."""
+    if not _HASH.fullmatch(secret_hash):
+        raise errors.InvalidInput("secret_hash", "must be a SHA-256 as 64 hexadecimal digits")
+    return secret_hash
 
 
 def parse_token(text: str) -> tuple[str, str] | None:
@@ -192,25 +207,25 @@ def check_role(grants: Grants, roles: Collection[Role]) -> None:
     """Raise `Forbidden` unless the token has one of *roles*; `admin` includes the others."""
     if "admin" not in grants.roles and set(roles).isdisjoint(grants.roles):
         needed = " or ".join(role for role in ROLES if role in {*roles, "admin"})
-        raise Forbidden(f"this needs the role {needed}; the token has {', '.join(grants.roles)}")
+        raise errors.Forbidden(f"this needs the role {needed}; the token has {', '.join(grants.roles)}")
 
 
 def check_any_tenant(grants: Grants) -> None:
     """Raise `Forbidden` if the token is for one tenant only."""
     if grants.tenant is not None:
-        raise Forbidden("this concerns all tenants; the token is for one")
+        raise errors.Forbidden("this concerns all tenants; the token is for one")
 
 
 def check_any_job(grants: Grants) -> None:
     """Raise `Forbidden` if the token is for some lanes or kinds only."""
     if grants.lanes is not None or grants.kinds is not None:
-        raise Forbidden("this concerns all lanes and kinds; the token is for some")
+        raise errors.Forbidden("this concerns all lanes and kinds; the token is for some")
 
 
 def tenant_for(grants: Grants, asked: str | None, path: str = "tenant") -> str | None:
     """Return the tenant that a call acts for, None for any; raise `Forbidden` if *asked* is not the token's."""
     if grants.tenant is not None and asked not in {None, grants.tenant}:
-        raise Forbidden(f"the token is for tenant {grants.tenant!r}", field=path)
+        raise errors.Forbidden(f"the token is for tenant {grants.tenant!r}", field=path)
     return asked if grants.tenant is None else grants.tenant
 
 
@@ -230,14 +245,14 @@ def check_lane(grants: Grants, lane: str | None, path: str) -> str | None:
     if lane is None and len(grants.lanes) == 1:
         return grants.lanes[0]
     if lane not in grants.lanes:
-        raise Forbidden(f"the token is for the lanes {', '.join(grants.lanes)}", field=path)
+        raise errors.Forbidden(f"the token is for the lanes {', '.join(grants.lanes)}", field=path)
     return lane
 
 
 def check_kind(grants: Grants, kind: str, path: str) -> None:
     """Raise `Forbidden` if the token is for other kinds."""
     if grants.kinds is not None and kind not in grants.kinds:
-        raise Forbidden(f"the token is for the kinds {', '.join(grants.kinds)}", field=path)
+        raise errors.Forbidden(f"the token is for the kinds {', '.join(grants.kinds)}", field=path)
 
 
 def check_job_ceilings(grants: Grants, priority: int, payload_bytes: int, path: str) -> None:
@@ -253,7 +268,7 @@ def check_claim_size(grants: Grants, limit: int) -> None:
 
 def _check_ceiling(value: int, ceiling: int | None, path: str) -> None:
     if ceiling is not None and value > ceiling:
-        raise Forbidden(f"is {value}; the limit of the token is {ceiling}", field=path, limit=ceiling)
+        raise errors.Forbidden(f"is {value}; the limit of the token is {ceiling}", field=path, limit=ceiling)
 
 
 def scoped_names(
@@ -264,7 +279,7 @@ def scoped_names(
         return granted if asked is None else asked
     for index, name in enumerate(asked):
         if name not in granted:
-            raise Forbidden(f"the token is for {', '.join(granted)}", field=f"{path}[{index}]")
+            raise errors.Forbidden(f"the token is for {', '.join(granted)}", field=f"{path}[{index}]")
     return asked
 
 

@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict, InvalidInput, UploadNotFound
 from holdfast.domain.results import ArtifactInfo
-from holdfast.domain.validation import datetime_of
 
-_DEFAULT_TYPE: Final = "application/octet-stream"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,7 +24,7 @@ class Artifact:
     """Its name, unique within the job."""
     data: bytes = field(repr=False)
     """The bytes."""
-    media_type: str = _DEFAULT_TYPE
+    media_type: str = "application/octet-stream"
     """Its media type."""
 
 
@@ -41,7 +38,7 @@ class UploadedArtifact:
     """The id of the upload."""
     digest: str
     """The SHA-256 of the bytes, as 64 hexadecimal digits."""
-    media_type: str = _DEFAULT_TYPE
+    media_type: str = "application/octet-stream"
     """Its media type."""
 
 
@@ -66,10 +63,10 @@ class Upload:
     expires_at: datetime | None
     """When it is deleted unless it is linked; None if it is."""
 
-    def artifact(self, name: str, media_type: str = _DEFAULT_TYPE) -> UploadedArtifact:
+    def artifact(self, name: str, media_type: str = "application/octet-stream") -> UploadedArtifact:
         """Return the artifact with these bytes, to pass to `enqueue`, `attach` or `Done`."""
         if self.digest is None:
-            raise InvalidInput("upload", "is not finished; call uploads.finish first")
+            raise errors.InvalidInput("upload", "is not finished; call uploads.finish first")
         return UploadedArtifact(name, self.id, self.digest, media_type)
 
 
@@ -86,7 +83,7 @@ class UploadRow(NamedTuple):
     @property
     def upload(self) -> Upload:
         """The upload."""
-        expires_at = None if self.expires_at_ms is None else datetime_of(self.expires_at_ms)
+        expires_at = None if self.expires_at_ms is None else validation.datetime_of(self.expires_at_ms)
         return Upload(self.id, self.tenant, self.chunks, self.size, self.digest, expires_at)
 
 
@@ -105,7 +102,7 @@ class ArtifactRow(NamedTuple):
     @property
     def info(self) -> ArtifactInfo:
         """The artifact without its bytes."""
-        created_at = datetime_of(self.created_at_ms)
+        created_at = validation.datetime_of(self.created_at_ms)
         return ArtifactInfo(
             self.name, self.media_type, self.size, self.digest, bool(self.input), self.epoch, created_at
         )
@@ -130,7 +127,7 @@ def check_artifacts(artifacts: Sequence[AnyArtifact]) -> tuple[CheckedArtifact, 
     """Return *artifacts* if each has a valid name, type and size and no two share a name."""
     check_list(artifacts, "artifacts")
     if len(artifacts) > limits.ARTIFACTS_MAX:
-        raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
+        raise errors.InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
     seen: set[str] = set()
     size = 0
     for index, artifact in enumerate(artifacts):
@@ -138,7 +135,7 @@ def check_artifacts(artifacts: Sequence[AnyArtifact]) -> tuple[CheckedArtifact, 
         size += check_artifact(artifact, path)
         check_direct_size(size, f"{path}.data")
         if artifact.name in seen:
-            raise InvalidInput(f"{path}.name", f"{artifact.name!r} is given twice")
+            raise errors.InvalidInput(f"{path}.name", f"{artifact.name!r} is given twice")
         seen.add(artifact.name)
     return tuple(map(_checked, artifacts))
 
@@ -146,30 +143,30 @@ def check_artifacts(artifacts: Sequence[AnyArtifact]) -> tuple[CheckedArtifact, 
 def check_list(values: object, field: str) -> None:
     """Raise `InvalidInput` unless *values* is a list."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+        raise errors.InvalidInput(field, f"must be a list, not {type(values).__name__}")
 
 
 def check_artifact(artifact: AnyArtifact, path: str) -> int:
     """Validate one artifact and return the number of bytes that it contains itself."""
     if not isinstance(artifact, Artifact | UploadedArtifact):
-        raise InvalidInput(path, f"must be an Artifact or UploadedArtifact, not {type(artifact).__name__}")
+        raise errors.InvalidInput(path, f"must be an Artifact or UploadedArtifact, not {type(artifact).__name__}")
     name = validation.name(artifact.name, f"{path}.name")
     if "/" in name or "\\" in name or name in {".", ".."}:
-        raise InvalidInput(f"{path}.name", "is a label, not a path: it must not contain '/' or '\\'")
+        raise errors.InvalidInput(f"{path}.name", "is a label, not a path: it must not contain '/' or '\\'")
     validation.name(artifact.media_type, f"{path}.media_type")
     if isinstance(artifact, UploadedArtifact):
         validation.name(artifact.upload_id, f"{path}.upload_id")
         check_digest(artifact.digest, f"{path}.digest")
         return 0
     if not isinstance(artifact.data, bytes):
-        raise InvalidInput(f"{path}.data", f"must be bytes, not {type(artifact.data).__name__}")
+        raise errors.InvalidInput(f"{path}.data", f"must be bytes, not {type(artifact.data).__name__}")
     return len(artifact.data)
 
 
 def check_direct_size(size: int, field: str) -> None:
     """Raise `InvalidInput` if the artifacts that one job or outcome contains as bytes are too large together."""
     if size > limits.ARTIFACTS_DIRECT_BYTES_MAX:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             field,
             f"makes the artifacts given as bytes {size} bytes; the limit is {limits.ARTIFACTS_DIRECT_BYTES_MAX};"
             " upload larger ones first",
@@ -189,7 +186,7 @@ def contents(artifacts: Sequence[CheckedArtifact]) -> list[tuple[str, str, str]]
 def check_digest(digest: object, field: str = "digest") -> str:
     """Return *digest* if it is a SHA-256 as hexadecimal digits."""
     if not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None:
-        raise InvalidInput(field, "must be a SHA-256 as 64 hexadecimal digits in lower case")
+        raise errors.InvalidInput(field, "must be a SHA-256 as 64 hexadecimal digits in lower case")
     return digest
 
 
@@ -207,40 +204,40 @@ def check_live(upload: UploadRow | None, upload_id: str, tenant: str | None, now
     """Return *upload* if *tenant* may use it and it has not expired, else raise `UploadNotFound`."""
     expired = upload is not None and upload.expires_at_ms is not None and upload.expires_at_ms <= now.wall_ms
     if upload is None or expired or tenant not in {None, upload.tenant}:
-        raise UploadNotFound(upload_id)
+        raise errors.UploadNotFound(upload_id)
     return upload
 
 
 def check_chunk(data: object) -> bytes:
     """Return *data* if it can be one chunk of an upload."""
     if not isinstance(data, bytes):
-        raise InvalidInput("data", f"must be bytes, not {type(data).__name__}")
+        raise errors.InvalidInput("data", f"must be bytes, not {type(data).__name__}")
     if not 0 < len(data) <= limits.ARTIFACT_CHUNK_BYTES:
-        raise InvalidInput("data", f"is {len(data)} bytes; a chunk has 1 to {limits.ARTIFACT_CHUNK_BYTES}")
+        raise errors.InvalidInput("data", f"is {len(data)} bytes; a chunk has 1 to {limits.ARTIFACT_CHUNK_BYTES}")
     return data
 
 
 def append_chunk(upload: UploadRow, number: int, data: bytes) -> UploadRow:
     """Return *upload* with one more chunk; raise if the chunk does not follow or is too large."""
     if number != upload.chunks:
-        raise Conflict(f"chunk {number} does not follow: upload {upload.id!r} has {upload.chunks} chunks")
+        raise errors.Conflict(f"chunk {number} does not follow: upload {upload.id!r} has {upload.chunks} chunks")
     if upload.digest is not None:
-        raise Conflict(f"upload {upload.id!r} is finished")
+        raise errors.Conflict(f"upload {upload.id!r} is finished")
     if upload.size != upload.chunks * limits.ARTIFACT_CHUNK_BYTES:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "data", f"cannot follow: all chunks but the last must have {limits.ARTIFACT_CHUNK_BYTES} bytes"
         )
     size = upload.size + len(data)
     if size > limits.ARTIFACT_BYTES_MAX:
-        raise InvalidInput("data", f"makes the upload {size} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}")
+        raise errors.InvalidInput("data", f"makes the upload {size} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}")
     return upload._replace(chunks=number + 1, size=size)
 
 
 def check_linkable(upload: UploadRow, artifact: CheckedArtifact, path: str) -> None:
     """Raise unless *upload* is finished, has the bytes of *artifact* and belongs to no other artifact."""
     if upload.expires_at_ms is None:
-        raise Conflict(f"upload {upload.id!r} is already linked as an artifact; upload the bytes again")
+        raise errors.Conflict(f"upload {upload.id!r} is already linked as an artifact; upload the bytes again")
     if upload.digest is None:
-        raise Conflict(f"upload {upload.id!r} is not finished; call uploads.finish first")
+        raise errors.Conflict(f"upload {upload.id!r} is not finished; call uploads.finish first")
     if upload.digest != artifact.digest:
-        raise InvalidInput(f"{path}.digest", f"is not that of upload {upload.id!r}, which is {upload.digest}")
+        raise errors.InvalidInput(f"{path}.digest", f"is not that of upload {upload.id!r}, which is {upload.digest}")

@@ -12,9 +12,11 @@ jobs would repeatedly reset the position of ordinary ones, and later tenants wou
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import groupby, islice, zip_longest
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 
 class Preference(NamedTuple):
@@ -75,6 +77,8 @@ class ReadyCandidate(NamedTuple):
     """The stream of jobs it was read from, in order."""
 
 
+_NONE: Final[Any] = object()
+"""Fills the queues that are shorter than others."""
 Level: TypeAlias = tuple[int, int, int]
 """Listed kind, inverted priority, affinity rank: the smallest comes first."""
 LastFairKeys: TypeAlias = Mapping[Level, str]
@@ -148,3 +152,24 @@ def _by_fair_key(level: Iterable[ReadyCandidate]) -> deque[deque[ReadyCandidate]
     for candidate in level:
         queues[candidate.fair_key].append(candidate)
     return deque(queues.values())
+
+
+def take_turns(queues: Sequence[Sequence[T]], limit: int) -> list[T]:
+    """Return up to *limit* entries of the queues of one level: the first of each in order, then the second of each.
+
+    It is what `choose` does if the queues contain all jobs, or at least `limit / len(queues)` of each.
+    """
+    if len(queues) == 1:
+        return list(queues[0][:limit])
+    rounds = zip_longest(*queues, fillvalue=_NONE)
+    return list(islice((entry for one in rounds for entry in one if entry is not _NONE), limit))
+
+
+def take_turns_of(rows: Iterable[T], place: Callable[[T], int], order: Callable[[T], Any], limit: int) -> list[T]:
+    """Do the same for *rows* in any order: *place* returns the place of a row's queue, *order* its sort key."""
+    queues: defaultdict[int, list[T]] = defaultdict(list)
+    for row in rows:
+        queues[place(row)].append(row)
+    for queue in queues.values():
+        queue.sort(key=order)
+    return take_turns([queues[at] for at in sorted(queues)], limit)

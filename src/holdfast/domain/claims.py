@@ -9,12 +9,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-from holdfast.domain import limits, strict_json, validation
+from holdfast.domain import errors, limits, routing, strict_json, validation
 from holdfast.domain.claim_order import Preference
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.domain.job import Job, JobRow, row_of
 from holdfast.domain.output import OutputWrite
-from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.validation import Duration
 
 DrainOrder: TypeAlias = Literal["oldest", "listed"]
@@ -33,7 +31,7 @@ class JobFence(NamedTuple):
     lease_token: str
 
 
-def fence_of(row: JobRow) -> JobFence:
+def row_fence(row: JobRow) -> JobFence:
     """Return the fence of the newest claim of a job."""
     return JobFence(row.seq, row.id, row.epoch, row.lease_token or "")
 
@@ -59,19 +57,21 @@ class Claim:
     job: Job
     """The job as it was when it was claimed."""
     lease_ms: int
-    """The length of the lease in milliseconds."""
+    """The length of the lease, in milliseconds."""
     repeated: bool = field(default=False, compare=False, repr=False)
     """Whether an earlier call with the same lease token made this claim."""
+    _fence: JobFence | None = field(default=None, init=False, compare=False, repr=False)
+    """The fence, if it is known without the job's row."""
 
     @property
     def epoch(self) -> int:
         """The job's epoch under this claim: greater than that of every earlier claim."""
-        return self.job.epoch
+        return fence_of(self).epoch
 
     @property
     def lease_token(self) -> str:
         """The lease token, chosen by the caller."""
-        return row_of(self.job).lease_token or ""
+        return fence_of(self).lease_token
 
     @property
     def lease_until(self) -> datetime:
@@ -83,10 +83,10 @@ class Claim:
         """The lease, which can be sent to another process."""
         return Lease(self.job.id, self.job.epoch, self.lease_token, self.job.tenant)
 
-    @property
-    def fence(self) -> JobFence:
-        """What every write of this attempt must present. For internal use."""
-        return fence_of(row_of(self.job))
+
+def fence_of(claim: Claim) -> JobFence:
+    """Return what every write of the attempt of *claim* must present."""
+    return claim._fence or row_fence(row_of(claim.job))  # noqa: SLF001
 
 
 class Note(NamedTuple):
@@ -125,13 +125,41 @@ class Settlement:
     """The claim that was settled."""
     job: Job | None = None
     """The settled job; None if the settlement was refused."""
-    error: HoldfastError | None = None
+    error: errors.HoldfastError | None = None
     """The error that `settle` would raise; None if the settlement was accepted."""
 
     @property
     def ok(self) -> bool:
         """Whether the settlement was accepted."""
         return self.error is None
+
+
+# The constructor of a frozen dataclass sets each field by name, which takes longer than all that a plain claim and a
+# plain settlement do for one job; these functions set the slots.
+_new: Final = object.__new__
+_set_job, _set_lease_ms, _set_repeated, _set_fence = (
+    getattr(Claim, name).__set__ for name in ("job", "lease_ms", "repeated", "_fence")
+)
+_set_claim, _set_settled, _set_error = (getattr(Settlement, name).__set__ for name in ("claim", "job", "error"))
+
+
+def held_under(fence: JobFence, job: Job, lease_ms: int) -> Claim:
+    """Return the claim of *job*, whose fence is known, so that its row need not be made."""
+    claim = _new(Claim)
+    _set_job(claim, job)
+    _set_lease_ms(claim, lease_ms)
+    _set_repeated(claim, False)  # noqa: FBT003
+    _set_fence(claim, fence)
+    return claim
+
+
+def accepted(claim: Claim, job: Job) -> Settlement:
+    """Return the settlement of *claim*, which ended as *job*."""
+    settlement = _new(Settlement)
+    _set_claim(settlement, claim)
+    _set_settled(settlement, job)
+    _set_error(settlement, None)
+    return settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +316,13 @@ def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
     kinds, affinity = options.get("kinds"), options.get("affinity")
     listed = validation.one_of(options.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
-        raise InvalidInput("drain", "'listed' requires a list of kinds")
+        raise errors.InvalidInput("drain", "'listed' requires a list of kinds")
     hold_left, affinities_max = options.get("hold_left"), options.get("affinities_max")
     acknowledged = options.get("acknowledged")
     expired = hold_left is not None and validation.duration_ms(hold_left, "hold_left") == 0
     preferred = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
-        lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        lanes=validation.names(options.get("lanes", (routing.DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
         tenant=validation.optional_name(options.get("tenant"), "tenant"),
         capabilities=frozenset(
@@ -327,7 +355,7 @@ def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
 def check_repeated(request: ClaimRequest, jobs: Sequence[JobRow]) -> None:
     """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if len(jobs) > request.limit or not all(map(request.fits, jobs)):
-        raise Conflict(
+        raise errors.Conflict(
             "lease_token is already in use by a claim with a different tenant, lanes, kinds, capabilities or limit;"
             " repeat the same claim, or choose another token"
         )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import base64
 from typing import Final, Literal, Protocol, TypeAlias
 
-from holdfast.domain import strict_json, validation
-from holdfast.domain.errors import CodecFailed, InvalidInput
+from holdfast.domain import errors, strict_json, validation
 from holdfast.domain.strict_json import Json
 
 Field: TypeAlias = Literal["payload", "result"]
@@ -43,10 +42,10 @@ def check_codec(codec: Codec | None) -> Codec | None:
     """Return *codec*, or raise `InvalidInput` if it is not a codec."""
     if codec is not None:
         if isinstance(codec, type):
-            raise InvalidInput("codec", "must be an object, not a class")
+            raise errors.InvalidInput("codec", "must be an object, not a class")
         for method in ("encode", "decode"):
             if not callable(getattr(codec, method, None)):
-                raise InvalidInput("codec", f"must have a method {method!r}; {type(codec).__name__} has none")
+                raise errors.InvalidInput("codec", f"must have a method {method!r}; {type(codec).__name__} has none")
         validation.name(getattr(codec, "name", None), "codec.name")
     return codec
 
@@ -66,11 +65,13 @@ def encode_text(codec: Codec, text: str, field: str, bytes_max: int) -> str:
     try:
         data = base64.b64encode(codec.encode(text.encode())).decode()
     except Exception as error:  # the codec is the program's own code
-        raise CodecFailed(f"{field}: cannot be encoded by codec {codec.name!r}: {type(error).__name__}") from error
+        raise errors.CodecFailed(
+            f"{field}: cannot be encoded by codec {codec.name!r}: {type(error).__name__}"
+        ) from error
     stored = strict_json.compact({_KEY: codec.name, "data": data})
     # One byte for each character, except in the name.
     if len(stored.encode()) > bytes_max:
-        raise InvalidInput(field, f"is {len(stored.encode())} bytes after encoding; the limit is {bytes_max}")
+        raise errors.InvalidInput(field, f"is {len(stored.encode())} bytes after encoding; the limit is {bytes_max}")
     return stored
 
 
@@ -82,15 +83,15 @@ def decode_text(codec: Codec | None, text: str, job_id: str, field: Field) -> Js
     stored = strict_json.decode(text)
     name = stored[_KEY]
     if codec is None:
-        raise CodecFailed(f"{about} is encoded by codec {name!r}; pass this codec to connect", job_id=job_id)
+        raise errors.CodecFailed(f"{about} is encoded by codec {name!r}; pass this codec to connect", job_id=job_id)
     if codec.name != name:
-        raise CodecFailed(
+        raise errors.CodecFailed(
             f"{about} is encoded by codec {name!r}, and the codec of this queue is {codec.name!r}", job_id=job_id
         )
     try:
         return strict_json.decode(codec.decode(base64.b64decode(stored["data"])).decode())
     except Exception as error:  # the codec is the program's own code
-        raise CodecFailed(
+        raise errors.CodecFailed(
             f"{about} cannot be decoded by codec {name!r}: {type(error).__name__}; was it encoded with another key?",
             job_id=job_id,
         ) from error

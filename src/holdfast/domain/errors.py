@@ -9,6 +9,8 @@
     │   ├── WorkerNotFound     no worker of this name has registered
     │   ├── JobFailed          the job whose result was requested was not done
     │   ├── TokenNotFound      no token with this id exists
+    │   ├── WebhookNotFound    no webhook with this id exists, or it is another tenant's
+    │   ├── ScheduleNotFound   the tenant has no schedule of this name
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
@@ -40,9 +42,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.domain.masking import mask_url
+from holdfast.domain import masking
 
 if TYPE_CHECKING:
+    from holdfast.domain.failures import Failure
     from holdfast.domain.job import Job
 
 
@@ -51,6 +54,7 @@ class HoldfastError(Exception):
 
     __module__ = "holdfast.errors"
     code: ClassVar[str] = "holdfast_error"
+    """A stable name of the error, the same in the library, on the command line and over HTTP."""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:
@@ -58,17 +62,15 @@ class HoldfastError(Exception):
             cls.__module__ = "holdfast.errors"
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(mask_url(message))
+        super().__init__(masking.mask_url(message))
 
 
 class Refused(HoldfastError):
-    """The request contradicts the content of the store; repeating it unchanged will not help.
-
-    `path` is the part of the call that was refused, such as `jobs[3]`, if it has several.
-    """
+    """The request contradicts the content of the store; repeating it unchanged will not help."""
 
     code = "refused"
     path: str | None = None
+    """The part of the call that was refused, such as `jobs[3]`; None if it has only one."""
 
     def __str__(self) -> str:
         return super().__str__() if self.path is None else f"{self.path}: {super().__str__()}"
@@ -90,6 +92,8 @@ class JobNotFound(Refused):
     """No job with this id exists, or it belongs to a tenant that this call may not see."""
 
     code = "job_not_found"
+    job_id: str
+    """The id that was given."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}")
@@ -97,9 +101,13 @@ class JobNotFound(Refused):
 
 
 class JobFailed(Refused):
-    """The job whose result was requested has failed, or was cancelled or retired; `job` is the job."""
+    """The job whose result was requested has failed, or was cancelled or retired."""
 
     code = "job_failed"
+    job: Job
+    """The job, as it was when it had finished."""
+    failure: Failure | None
+    """Its failure; None if it was cancelled or retired without one."""
 
     def __init__(self, job: Job) -> None:
         failure = job.failure
@@ -113,6 +121,10 @@ class ArtifactNotFound(Refused):
     """The job exists but has no artifact of this name."""
 
     code = "artifact_not_found"
+    job_id: str
+    """The id of the job."""
+    name: str
+    """The name that was given."""
 
     def __init__(self, job_id: str, name: str) -> None:
         super().__init__(f"job {job_id!r} has no artifact {name!r}")
@@ -124,6 +136,8 @@ class UploadNotFound(Refused):
     """No upload with this id exists, it has expired, or it belongs to another tenant. Upload the bytes again."""
 
     code = "upload_not_found"
+    upload_id: str
+    """The id that was given."""
 
     def __init__(self, upload_id: str) -> None:
         super().__init__(f"no upload {upload_id!r}, or it has expired")
@@ -134,6 +148,8 @@ class SessionNotFound(Refused):
     """No session of this name exists in the tenant; a session exists from its first use on."""
 
     code = "session_not_found"
+    session: str
+    """The name that was given."""
 
     def __init__(self, session: str) -> None:
         super().__init__(f"no session {session!r}")
@@ -144,6 +160,10 @@ class WorkerNotFound(Refused):
     """No worker of this name is in the registry; the message names similar ones."""
 
     code = "worker_not_found"
+    worker: str
+    """The name that was given."""
+    similar: tuple[str, ...]
+    """Similar names of registered workers."""
 
     def __init__(self, worker: str, similar: Sequence[str] = ()) -> None:
         suggestion = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
@@ -156,28 +176,69 @@ class TokenNotFound(Refused):
     """No token with this id exists."""
 
     code = "token_not_found"
+    token_id: str
+    """The id that was given."""
 
     def __init__(self, token_id: str) -> None:
         super().__init__(f"no token {token_id!r}")
         self.token_id = token_id
 
 
+class WebhookNotFound(Refused):
+    """No webhook with this id exists, or it belongs to another tenant."""
+
+    code = "webhook_not_found"
+    webhook_id: str
+    """The id that was given."""
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"no webhook {webhook_id!r}")
+        self.webhook_id = webhook_id
+
+
+class ScheduleNotFound(Refused):
+    """The tenant has no schedule of this name."""
+
+    code = "schedule_not_found"
+    name: str
+    """The name that was given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no schedule {name!r}")
+        self.name = name
+
+
 class LeaseLost(Refused):
     """The lease is no longer held: it expired, or another claim holds the job. Stop working on the job."""
 
     code = "lease_lost"
+    job_id: str
+    """The id of the job; for a session lease, the name of the session."""
+    epoch: int
+    """The epoch of the lost claim; for a session lease, its generation."""
+    why: str
+    """The reason, for people."""
 
-    def __init__(self, job_id: str, epoch: int, why: str, *, thing: str = "job", counter: str = "epoch") -> None:
-        super().__init__(f"lease on {thing} {job_id!r} at {counter} {epoch} is lost: {why}")
+    def __init__(self, job_id: str, epoch: int, why: str) -> None:
+        super().__init__(f"lease on job {job_id!r} at epoch {epoch} is lost: {why}")
         self.job_id = job_id
         self.epoch = epoch
         self.why = why
 
 
+def session_lease_lost(session: str, generation: int, why: str) -> LeaseLost:
+    """Return the error of a session lease, whose message names the session."""
+    error = LeaseLost(session, generation, why)
+    error.args = (f"lease on session {session!r} at generation {generation} is lost: {why}",)
+    return error
+
+
 class Conflict(Refused):
-    """The job's state or content does not permit this request; `job_id` is the conflicting job, if any."""
+    """The job's state or content does not permit this request."""
 
     code = "conflict"
+    job_id: str | None
+    """The id of the conflicting job, if any."""
 
     def __init__(self, problem: str, *, job_id: str | None = None) -> None:
         super().__init__(problem)
@@ -188,6 +249,8 @@ class LaneDraining(Refused):
     """The lane is draining: its jobs are processed, new ones are refused."""
 
     code = "lane_draining"
+    lane: str
+    """The name of the lane."""
 
     def __init__(self, lane: str) -> None:
         super().__init__(f"lane {lane!r} is draining and accepts no new jobs; set it active to enqueue again")
@@ -198,6 +261,8 @@ class KindRetired(Refused):
     """The kind is retired: its waiting jobs were retired and new ones are refused."""
 
     code = "kind_retired"
+    kind: str
+    """The name of the kind."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"kind {kind!r} is retired and accepts no new jobs; restore it to enqueue again")
@@ -208,6 +273,8 @@ class EventsPruned(Refused):
     """Events after this cursor were pruned before they were read; continue from `horizon` and expect a gap."""
 
     code = "events_pruned"
+    horizon: str
+    """The cursor from which events can be read."""
 
     def __init__(self, horizon: str) -> None:
         super().__init__(
@@ -223,9 +290,13 @@ class NotAuthenticated(Refused):
 
 
 class Forbidden(Refused):
-    """The token does not grant this. `field` is the refused part of the request and `limit` the ceiling, if any."""
+    """The token does not grant this."""
 
     code = "forbidden"
+    field: str | None
+    """The refused part of the request, if it is one field."""
+    limit: int | None
+    """The ceiling that the token sets, if any."""
 
     def __init__(self, problem: str, *, field: str | None = None, limit: int | None = None) -> None:
         super().__init__(problem if field is None else f"{field}: {problem}")
@@ -261,6 +332,8 @@ class WaitTimeout(Unavailable, TimeoutError):
     """The job had not finished within the timeout; it continues."""
 
     code = "wait_timeout"
+    job_id: str
+    """The id of the job."""
 
     def __init__(self, job_id: str, timeout: float) -> None:
         super().__init__(f"job {job_id!r} had not finished after {timeout:g} s")
@@ -271,6 +344,10 @@ class HandlersStuck(Unavailable):
     """More handlers than the worker has slots ignore the request to stop; only a new process ends them."""
 
     code = "handlers_stuck"
+    count: int
+    """How many handlers keep running."""
+    kinds: tuple[str, ...]
+    """Their kinds."""
 
     def __init__(self, count: int, kinds: Sequence[str]) -> None:
         super().__init__(
@@ -282,20 +359,26 @@ class HandlersStuck(Unavailable):
 
 
 class InvalidInput(Misconfigured, ValueError):
-    """An argument is wrong. `field` names it; nothing was stored."""
+    """An argument is wrong, as the message says; nothing was stored."""
 
     code = "invalid_input"
+    field: str
+    """The argument, such as `priority` or `jobs[3].payload.to`."""
+    problem: str
+    """What is wrong with it, for people."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
-        self.problem = mask_url(problem)
+        self.problem = masking.mask_url(problem)
 
 
 class UnknownKind(Misconfigured):
     """No task of this kind is declared, or the store does not know the kind."""
 
     code = "unknown_kind"
+    kind: str
+    """The name of the kind."""
 
     def __init__(self, kind: str, problem: str) -> None:
         super().__init__(f"kind {kind!r}: {problem}")
@@ -305,10 +388,12 @@ class UnknownKind(Misconfigured):
 class CodecFailed(Misconfigured):
     """A payload or result is encoded and cannot be decoded here, or cannot be encoded.
 
-    `job_id` names the job if it is stored. The message contains no part of the value; the cause is the codec's error.
+    The message contains no part of the value; the cause is the codec's error.
     """
 
     code = "codec_failed"
+    job_id: str | None
+    """The id of the job; None if it is not stored."""
 
     def __init__(self, message: str, *, job_id: str | None = None) -> None:
         super().__init__(message)

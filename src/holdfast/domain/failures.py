@@ -12,6 +12,7 @@ FailureClass: TypeAlias = Literal["transient", "permanent"]
 LEASE_EXPIRED: Final = "lease_expired"
 WORKER_CUT_OFF: Final = "worker_cut_off"
 DEADLINE_PASSED: Final = "deadline_passed"
+DEPENDENCY_FAILED: Final = "dependency_failed"
 DEFERRED_TOO_LONG: Final = "deferred_too_long"
 RELEASED_TOO_OFTEN: Final = "released_too_often"
 PAYLOAD_INVALID: Final = "payload_invalid"

@@ -1,34 +1,39 @@
 """The job: one durable request for work.
 
 `JobRow` is the stored form: JSON as text, times as milliseconds. Storage reads it and transitions change it. `Job` is
-the public form: it wraps a row and decodes an attribute when it is read, because most callers read few of them.
+the public form: it wraps a row, or makes it when it is first needed, and decodes an attribute when it is read,
+because most callers read few of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from inspect import Signature
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from holdfast.domain import backoff, codec, failures, strict_json
+from holdfast.domain import backoff, codec, failures, sessions, strict_json, validation
 from holdfast.domain.backoff import Backoff
+from holdfast.domain.codec import Codec
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of, optional_datetime_of
 
-State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
+State: TypeAlias = Literal[
+    "scheduled", "blocked", "dependent", "ready", "running", "done", "failed", "cancelled", "retired"
+]
 """The state of a job; the last four are final."""
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "expired", "cancelled"]
 """How an attempt ended."""
 
-WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "ready")
-HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "ready", "running")
+WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "dependent", "ready")
+HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "dependent", "ready", "running")
 FINISHED: Final[tuple[State, ...]] = ("done", "failed", "cancelled", "retired")
 STATE_NUMBERS: Final[Mapping[State, int]] = {
     "scheduled": 0,
     "blocked": 1,
+    "dependent": 2,
     "ready": 5,
     "running": 10,
     "done": 20,
@@ -40,6 +45,8 @@ STATE_NUMBERS: Final[Mapping[State, int]] = {
 DELETED: Final = 30
 """The number of a deleted job whose row is kept, for an engine that would use its number again."""
 STATES: Final[tuple[State, ...]] = (*WAITING, "running", *FINISHED)
+SYSTEM_LANE: Final = "holdfast.webhooks"
+"""The lane of deliveries of webhooks."""
 
 
 class JobRow(NamedTuple):
@@ -107,6 +114,10 @@ class JobRow(NamedTuple):
     """The `seq` of the job that a blocked job waits for."""
     digest: str | None
     """Digest of the caller's arguments, stored if the caller chose the id."""
+    parent: str | None
+    """The id of the job that enqueued it as a follow-up or in its transaction; None for all others, like the next."""
+    root: str | None
+    """The id of the first job of its tree; None if it is that job."""
     session_number: int | None
     """The number of the session it is an entry of; None for all other jobs, like the next two."""
     enqueue_seq: int | None
@@ -124,7 +135,7 @@ class JobRow(NamedTuple):
     @property
     def entry(self) -> SessionEntry | None:
         """The session entry, if the job is one."""
-        return None if self.entry_json is None else SessionEntry.from_json(self.entry_json)
+        return None if self.entry_json is None else sessions.entry_from_json(self.entry_json)
 
     @property
     def session(self) -> str | None:
@@ -134,7 +145,7 @@ class JobRow(NamedTuple):
     @property
     def backoff(self) -> Backoff:
         """The pauses between attempts."""
-        return backoff.DEFAULT if self.backoff_json is None else Backoff.from_json(self.backoff_json)
+        return backoff.DEFAULT if self.backoff_json is None else backoff.from_json(self.backoff_json)
 
     @property
     def failure(self) -> Failure | None:
@@ -176,6 +187,19 @@ _INDEXES: Final = {name: index for index, name in enumerate(JobRow._fields)}
 _ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _INDEXES["attempt"], _INDEXES["epoch"], _INDEXES["unacknowledged"]
 
 
+_COUNTERS: Final = (
+    *("attempt", "max_attempts", "epoch", "priority", "unacknowledged", "cancel_requested", "suspect"),
+    *("deferrals", "releases", "record_all", "event_count"),
+)
+
+
+def deleted_row(**known: Any) -> JobRow:
+    """Return the row of a deleted job of which only *known* is left: identity and state, no payload or result."""
+    values: dict[str, Any] = {**dict.fromkeys(JobRow._fields), **dict.fromkeys(_COUNTERS, 0)}
+    values |= {"fair_key": "", "payload_json": "null", "headers_json": "{}", "tags_json": "{}"}
+    return JobRow(**{**values, "due_at_ms": known["enqueued_at_ms"], **known})
+
+
 def _replace(job: JobRow, /, **changes: Any) -> JobRow:
     fields = list(job)
     for name, value in changes.items():
@@ -187,14 +211,63 @@ def _replace(job: JobRow, /, **changes: Any) -> JobRow:
 JobRow._replace = _replace  # type: ignore[method-assign, assignment]
 
 
-# Not frozen: properties without setters are read-only, and setting the slot directly makes construction cheaper.
-@dataclass(slots=True, unsafe_hash=True, repr=False, match_args=False)
-class Job:
-    """One job, as it was when it was read. Its attributes are read-only; payload and result are decoded when read."""
+class LazyRow:
+    """A row that is made when a column is read that its subclass does not know without it.
 
-    _row: JobRow
-    _codec: codec.Codec | None = field(default=None, compare=False)
+    Its attributes are the columns. A subclass has at least those that `Job` reads from it without making the row:
+    number, id, kind, lane, tenant and payload.
+    """
+
+    __slots__ = ()
+
+    def make(self) -> JobRow:
+        """Return the row."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.make(), name)
+
+
+# Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
+class _JobData:
+    """What a job holds, with a generated constructor, which `job_of` calls."""
+
+    _made: JobRow | LazyRow
+    """The row, or what makes it when it is needed."""
+    _codec: Codec | None = None
     """The codec of its queue, if any."""
+
+    @property
+    def _row(self) -> JobRow:
+        row = self._made
+        if not isinstance(row, JobRow):
+            self._made = row = row.make()
+        return row
+
+    def __eq__(self, other: object) -> bool:
+        return self._row == other._row if isinstance(other, _JobData) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._row)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Job, (self._row, self._codec)
+
+
+class Job(_JobData):
+    """One job, as it was when it was read; made by the calls of a queue, not by programs.
+
+    Its attributes are read-only; payload and result are decoded when read.
+    """
+
+    __slots__ = ()
+
+    # Editors and `help` do not show the arguments of the generated constructor.
+    __signature__ = Signature()
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     def __repr__(self) -> str:
         row = self._row
@@ -203,12 +276,12 @@ class Job:
     @property
     def number(self) -> int:
         """Its position in enqueue order; never reused. `Queue.get` takes it as well as the id."""
-        return self._row.seq
+        return self._made.seq
 
     @property
     def id(self) -> str:
         """Its id, chosen by the caller or generated."""
-        return self._row.id
+        return self._made.id
 
     @property
     def state(self) -> State:
@@ -223,17 +296,17 @@ class Job:
     @property
     def kind(self) -> str:
         """The kind of work, which names its task."""
-        return self._row.kind
+        return self._made.kind
 
     @property
     def lane(self) -> str:
         """The lane from which workers claim it."""
-        return self._row.lane
+        return self._made.lane
 
     @property
     def tenant(self) -> str:
         """The tenant it belongs to."""
-        return self._row.tenant
+        return self._made.tenant
 
     @property
     def priority(self) -> int:
@@ -253,7 +326,9 @@ class Job:
     @property
     def payload(self) -> Json:
         """The payload, decoded at each access; the caller may modify it. Raises `CodecFailed` if it is unreadable."""
-        return codec.decode_text(self._codec, self._row.payload_json, self._row.id, "payload")
+        if self._made.lane == SYSTEM_LANE:
+            return strict_json.decode(shown_payload(self._row))
+        return codec.decode_text(self._codec, self._made.payload_json, self._made.id, "payload")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -281,27 +356,27 @@ class Job:
     @property
     def enqueued_at(self) -> datetime:
         """When it was enqueued."""
-        return datetime_of(self._row.enqueued_at_ms)
+        return validation.datetime_of(self._row.enqueued_at_ms)
 
     @property
     def due_at(self) -> datetime:
         """The earliest time at which it may be claimed."""
-        return datetime_of(self._row.due_at_ms)
+        return validation.datetime_of(self._row.due_at_ms)
 
     @property
     def deadline_at(self) -> datetime | None:
         """The time by which it must have been started."""
-        return optional_datetime_of(self._row.deadline_at_ms)
+        return validation.optional_datetime_of(self._row.deadline_at_ms)
 
     @property
     def started_at(self) -> datetime | None:
         """When the newest attempt started."""
-        return optional_datetime_of(self._row.started_at_ms)
+        return validation.optional_datetime_of(self._row.started_at_ms)
 
     @property
     def finished_at(self) -> datetime | None:
         """When it finished."""
-        return optional_datetime_of(self._row.finished_at_ms)
+        return validation.optional_datetime_of(self._row.finished_at_ms)
 
     @property
     def attempt(self) -> int:
@@ -346,7 +421,7 @@ class Job:
     @property
     def lease_until(self) -> datetime | None:
         """When the lease of a running job expires, by the store's lease clock."""
-        return optional_datetime_of(self._row.lease_until_ms)
+        return validation.optional_datetime_of(self._row.lease_until_ms)
 
     @property
     def outcome(self) -> AttemptOutcome | None:
@@ -379,6 +454,16 @@ class Job:
         return self._row.dedupe_key
 
     @property
+    def parent(self) -> str | None:
+        """The id of the job that enqueued it as a follow-up or in its handler's transaction; else None."""
+        return self._row.parent
+
+    @property
+    def root(self) -> str:
+        """The id of the first job of its tree, which has no parent: its own unless it has one."""
+        return self._row.root or self._row.id
+
+    @property
     def session(self) -> str | None:
         """The session it is an entry of, if any."""
         return self._row.session
@@ -395,9 +480,39 @@ class Job:
         return payload if entry is not None and entry.messages is not None else [payload]
 
 
+job_of: Callable[[JobRow | LazyRow], Job] = Job  # type: ignore[assignment]  # the constructor is not public
+"""Returns the job of a row."""
+
+
+def shown_payload(row: JobRow) -> str:
+    """Return the payload; that of a delivery has only the origin of its URL: the rest may contain credentials."""
+    if row.lane != SYSTEM_LANE:
+        return row.payload_json
+    payload = strict_json.decode(row.payload_json)
+    if "url" in payload:
+        payload["url"] = "/".join(payload["url"].partition("?")[0].split("/", 3)[:3])
+    return strict_json.compact(payload)
+
+
 def row_of(job: Job) -> JobRow:
     """Return the row of *job*: the only way in which internal code reads columns that are not public."""
-    return job._row
+    return job._row  # noqa: SLF001
+
+
+def columns_of(job: Job) -> JobRow | LazyRow:
+    """Return an object whose attributes are the columns of *job*, without making its row."""
+    return job._made  # noqa: SLF001
+
+
+def with_row(job: Job, row: JobRow) -> Job:
+    """Return a job of *row* with the codec of *job*."""
+    return set_codec(job_of(row), job._codec)  # noqa: SLF001
+
+
+def set_codec(job: Job, codec: codec.Codec | None) -> Job:
+    """Make *job* decode its payload and result with *codec*, and return it."""
+    job._codec = codec  # noqa: SLF001
+    return job
 
 
 class AttemptRow(NamedTuple):
@@ -437,19 +552,19 @@ class Attempt:
     failure: Failure | None
     """Why it failed, if it did."""
 
-    @classmethod
-    def of_row(cls, row: AttemptRow) -> Attempt:
-        """Return the attempt that *row* describes. For internal use."""
-        return cls(
-            row.epoch,
-            row.number,
-            row.worker,
-            row.incarnation,
-            datetime_of(row.started_at_ms),
-            optional_datetime_of(row.ended_at_ms),
-            row.outcome,
-            _failure(row),
-        )
+
+def attempt_of(row: AttemptRow) -> Attempt:
+    """Return the attempt that *row* describes."""
+    return Attempt(
+        row.epoch,
+        row.number,
+        row.worker,
+        row.incarnation,
+        validation.datetime_of(row.started_at_ms),
+        validation.optional_datetime_of(row.ended_at_ms),
+        row.outcome,
+        _failure(row),
+    )
 
 
 def _failure(row: JobRow | AttemptRow) -> Failure | None:
@@ -467,5 +582,5 @@ def is_suspect(job: Job) -> bool:
     The next settlement, including a release, clears the mark that an expiry leaves. The failure stays until an
     attempt ends in another way.
     """
-    row = row_of(job)
+    row = columns_of(job)
     return row.suspect == 1 or row.failure_reason in _DEATHS

@@ -5,15 +5,13 @@ Keywords of the subset: `$ref` to `$defs`, `type`, `enum`, `anyOf`, `format`, `p
 schema that later code published may accept too much, but never too little.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain import errors
 from holdfast.domain.strict_json import Json
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -51,7 +49,7 @@ def check(schema: Json, value: Json, field: str) -> None:
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
     problem = _Check(definitions).find(schema, value)
     if problem is not None:
-        raise InvalidInput(f"{field}{problem.path}", problem.text)
+        raise errors.InvalidInput(f"{field}{problem.path}", problem.text)
 
 
 def equal(left: object, right: Json) -> bool:

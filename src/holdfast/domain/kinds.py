@@ -12,10 +12,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from holdfast.domain import limits, strict_json
-from holdfast.domain.json_schema import check
+from holdfast.domain import json_schema, limits, strict_json, validation
 from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import optional_datetime_of
 
 _SCHEMAS_CACHED: Final = 1_024
 
@@ -41,12 +39,12 @@ class Publication(NamedTuple):
         schema, payload = _decoded(self.schema_json), strict_json.decode(payload_json)
         if messages is not None:
             for index, message in enumerate(payload if self.session else ()):
-                check(schema, message, f"messages[{index}]")
+                json_schema.check(schema, message, f"messages[{index}]")
         elif payload is None and not self.session:
             # Null means no arguments.
-            check(schema, {}, "payload")
+            json_schema.check(schema, {}, "payload")
         else:
-            check(schema, payload, "payload")
+            json_schema.check(schema, payload, "payload")
 
 
 @lru_cache(_SCHEMAS_CACHED)
@@ -66,7 +64,7 @@ class KindRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind that was used, published or retired."""
+    """A kind that has jobs, is published or is retired."""
 
     name: str
     """Its name."""
@@ -94,23 +92,23 @@ class Kind:
         """Whether it accepts no new jobs."""
         return self.retired_at is not None
 
-    @classmethod
-    def of_row(cls, row: KindRow) -> Kind:
-        """Return the kind that *row* describes. For internal use."""
-        retired_at = optional_datetime_of(row.retired_at_ms)
-        if row.publication is None:
-            return cls(row.name, retired_at)
-        options_json, timeout_ms, session, schema_json = row.publication
-        options = strict_json.decode(options_json)
-        return cls(
-            row.name,
-            retired_at,
-            row.published_by,
-            optional_datetime_of(row.published_at_ms),
-            options.get("lane", "default"),
-            options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT),
-            timeout_ms / 1000,
-            session,
-            options,
-            None if schema_json is None else strict_json.decode(schema_json),
-        )
+
+def kind_of(row: KindRow) -> Kind:
+    """Return the kind that *row* describes."""
+    retired_at = validation.optional_datetime_of(row.retired_at_ms)
+    if row.publication is None:
+        return Kind(row.name, retired_at)
+    options_json, timeout_ms, session, schema_json = row.publication
+    options = strict_json.decode(options_json)
+    return Kind(
+        row.name,
+        retired_at,
+        row.published_by,
+        validation.optional_datetime_of(row.published_at_ms),
+        options.get("lane", "default"),
+        options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT),
+        timeout_ms / 1000,
+        session,
+        options,
+        None if schema_json is None else strict_json.decode(schema_json),
+    )

@@ -3,8 +3,6 @@
 Sizes are UTF-8 bytes of the encoded JSON unless the name says characters; times are milliseconds.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 SECOND_MS: Final = 1_000
@@ -54,6 +52,7 @@ ENQUEUE_MANY_BYTES_MAX: Final = 64 << 20
 CLAIM_MAX: Final = 1_000
 SETTLE_MANY_MAX: Final = 1_000
 FOLLOW_UPS_MAX: Final = 1_000
+DEPENDENCIES_MAX: Final = 10_000
 # PostgreSQL keeps advisory locks in a table of limited size that all transactions share.
 KEYS_LOCKED_MAX: Final = 256
 PAGE_MAX: Final = 1_000
@@ -70,7 +69,7 @@ SESSION_CLAIM_DEFAULT: Final = 100
 SESSION_SCAN_SURPLUS: Final = 32
 
 # The maximum count of a backlog; it bounds the cost of counting.
-BACKLOG_COUNTED_MAX: Final = 100_000
+BACKLOG_COUNTED_MAX: Final = 10_000
 BACKLOG_PRIORITIES_MAX: Final = 32
 BACKLOG_TURNS_MAX: Final = 1_000
 
@@ -105,6 +104,23 @@ WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 # The HTTP service.
 TOKEN_USE_MS: Final = 60 * SECOND_MS
 TOKEN_OVERLAP_MS_DEFAULT: Final = DAY_MS
+
+# Webhooks.
+WEBHOOK_CONCURRENCY_DEFAULT: Final = 8
+WEBHOOK_BODY_BYTES_MAX: Final = 20_000
+WEBHOOK_RESULT_BYTES_MAX: Final = 16_000
+WEBHOOK_ANSWER_BYTES_MAX: Final = 64 << 10
+WEBHOOK_ANSWER_CHARS_KEPT: Final = 4_000
+WEBHOOK_TIMEOUT_MS: Final = 15 * SECOND_MS
+WEBHOOK_OVERLAP_MS_DEFAULT: Final = DAY_MS
+WEBHOOK_DISABLED_AFTER_MS: Final = 5 * DAY_MS
+WEBHOOK_EVENTS_KEPT_MS: Final = 7 * DAY_MS
+
+# Schedules.
+SCHEDULE_NAME_CHARS_MAX: Final = 120
+SCHEDULE_EVERY_MS_MIN: Final = SECOND_MS
+SCHEDULES_MAX: Final = 10_000
+PREVIEW_MAX: Final = 100
 
 # History and maintenance.
 ATTEMPTS_KEPT: Final = 100

@@ -1,7 +1,5 @@
 """Mask credentials in URLs and connection strings, for messages, log lines and reprs."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from holdfast.domain import limits, strict_json, validation
-from holdfast.domain.artifacts import (
-    AnyArtifact,
-    CheckedArtifact,
-    check_artifacts,
-    check_direct_size,
-    check_list,
-    contents,
-    direct_size,
-)
+from holdfast.domain import artifacts as artifact_rules, backoff as backoffs, errors, limits, strict_json, validation
+from holdfast.domain.artifacts import AnyArtifact, CheckedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.codec import NULL, Codec, encode_text
-from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failure
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.new_job import CheckedJob, JobLike, check_job
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
@@ -37,6 +29,14 @@ class Done:
     """Jobs to enqueue."""
     artifacts: Sequence[AnyArtifact] = ()
     """Artifacts to store; earlier outputs of the same names are replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentDone(Done):
+    """A success that the Python client of the HTTP service has validated, with its digest."""
+
+    digest: str | None = None
+    """By what a repeated settlement is recognized, because encoding the result may differ each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,18 @@ class CheckedOutcome(NamedTuple):
         return changed._replace(result_json=text, digest=self.digest or _digest("done", self.result_json))
 
 
+def children_of(parent: Job | JobRow, jobs: Iterable[CheckedJob]) -> list[CheckedJob]:
+    """Return *jobs* as children of *parent*, in its tree."""
+    lineage = parent.id, parent.root or parent.id
+    return [new._replace(lineage=lineage) for new in jobs]
+
+
 def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
     """Return *outcome* validated and in stored form; follow-ups belong to *tenant* unless they name another."""
     match outcome:
+        case SentDone(result, follow_ups, artifacts, digest):
+            done = Done(result, follow_ups, artifacts)
+            return _check_done(done, tenant, fresh_id)._replace(digest=digest)
         case Done():
             return _check_done(outcome, tenant, fresh_id)
         case Failed():
@@ -115,31 +124,45 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
         case Released():
             return CheckedOutcome(outcome, _digest("released"))
         case _:
-            raise InvalidInput("outcome", f"must be Done, Failed, Deferred or Released, not {outcome!r}")
+            raise errors.InvalidInput("outcome", f"must be Done, Failed, Deferred or Released, not {outcome!r}")
+
+
+def check_plain(outcome: Outcome) -> CheckedOutcome | None:
+    """Return a success without follow-ups and artifacts as `check_outcome` does, and None for any other outcome."""
+    if type(outcome) is not Done or outcome.follow_ups != () or outcome.artifacts != ():
+        return None
+    result_json = strict_json.encode(outcome.result, "result", limits.RESULT_BYTES_MAX)
+    # In a third of the time that the constructor takes, which is spent for every job that is settled.
+    return tuple.__new__(CheckedOutcome, (outcome, None, result_json, None, None, None, (), ()))
 
 
 def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
+    if (plain := check_plain(done)) is not None:
+        return plain
     result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
-    if done.follow_ups == () == done.artifacts:
-        return CheckedOutcome(done, None, result_json)
-    check_list(done.follow_ups, "follow_ups")
+    artifact_rules.check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
-        raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
+        raise errors.InvalidInput(
+            "follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}"
+        )
     follow_ups = tuple(
         check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")
         for index, new in enumerate(done.follow_ups)
     )
-    artifacts = check_artifacts(done.artifacts)
+    artifacts = artifact_rules.check_artifacts(done.artifacts)
     if any(new.artifacts for new in follow_ups):
-        size = direct_size(artifacts) + sum(direct_size(new.artifacts) for new in follow_ups)
-        check_direct_size(size, "follow_ups")
+        all_artifacts = [artifacts, *(new.artifacts for new in follow_ups)]
+        artifact_rules.check_direct_size(sum(map(artifact_rules.direct_size, all_artifacts)), "follow_ups")
     # New ids differ each time the same settlement is sent, so they are not part of the digest.
     follow_up_jobs = [
-        (new._replace(id="" if new.digest is None else new.id, given=None, artifacts=()), contents(new.artifacts))
+        (
+            new._replace(id="" if new.digest is None else new.id, given=None, artifacts=()),
+            artifact_rules.contents(new.artifacts),
+        )
         for new in follow_ups
     ]
     # Not the upload: the same bytes may be uploaded again before the same settlement is sent again.
-    artifact_digests = contents(artifacts)
+    artifact_digests = artifact_rules.contents(artifacts)
     # Empty lists are equivalent to omitted ones.
     digest = (
         _digest("done", result_json, follow_up_jobs, artifact_digests) if follow_up_jobs or artifact_digests else None
@@ -155,9 +178,9 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
 
 def _check_failed(failed: Failed) -> CheckedOutcome:
     if not isinstance(failed.message, str):
-        raise InvalidInput("message", f"must be a string, not {type(failed.message).__name__}")
+        raise errors.InvalidInput("message", f"must be a string, not {type(failed.message).__name__}")
     if failed.traceback is not None and not isinstance(failed.traceback, str):
-        raise InvalidInput("traceback", f"must be a string, not {type(failed.traceback).__name__}")
+        raise errors.InvalidInput("traceback", f"must be a string, not {type(failed.traceback).__name__}")
     permanent = validation.flag(failed.permanent, "permanent")
     failure = Failure(
         "permanent" if permanent else "transient",
@@ -167,14 +190,14 @@ def _check_failed(failed: Failed) -> CheckedOutcome:
     )
     pause_ms = None if failed.retry_after is None else validation.duration_ms(failed.retry_after, "retry_after")
     if failed.backoff is not None and not isinstance(failed.backoff, Backoff):
-        raise InvalidInput("backoff", f"must be a Backoff, not {type(failed.backoff).__name__}")
-    shown = None if failed.backoff is None else failed.backoff.to_json()
+        raise errors.InvalidInput("backoff", f"must be a Backoff, not {type(failed.backoff).__name__}")
+    shown = None if failed.backoff is None else backoffs.to_json(failed.backoff)
     return CheckedOutcome(failed, _digest("failed", failure, pause_ms, shown), failure=failure, pause_ms=pause_ms)
 
 
 def _check_deferred(deferred: Deferred) -> CheckedOutcome:
     if (deferred.after is None) == (deferred.until is None):
-        raise InvalidInput("after", "give either after or until")
+        raise errors.InvalidInput("after", "give either after or until")
     pause_ms = None if deferred.after is None else validation.duration_ms(deferred.after, "after")
     until_ms = None if deferred.until is None else validation.timestamp_ms(deferred.until, "until")
     return CheckedOutcome(deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms)

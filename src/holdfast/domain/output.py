@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.domain import limits
-from holdfast.domain.errors import Conflict, InvalidInput
+from holdfast.domain import errors, limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +85,15 @@ class NewChunk(NamedTuple):
 def check_text(text: object, field: str = "text") -> str:
     """Return *text* if one chunk can hold it."""
     if not isinstance(text, str):
-        raise InvalidInput(field, f"must be a string, not {type(text).__name__}")
+        raise errors.InvalidInput(field, f"must be a string, not {type(text).__name__}")
     if "\0" in text:
-        raise InvalidInput(field, "contains U+0000")
+        raise errors.InvalidInput(field, "contains U+0000")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(field, "contains half of a surrogate pair") from None
+        raise errors.InvalidInput(field, "contains half of a surrogate pair") from None
     if size > limits.OUTPUT_CHUNK_BYTES_MAX:
-        raise InvalidInput(field, f"is {size} bytes; the limit is {limits.OUTPUT_CHUNK_BYTES_MAX}")
+        raise errors.InvalidInput(field, f"is {size} bytes; the limit is {limits.OUTPUT_CHUNK_BYTES_MAX}")
     return text
 
 
@@ -106,7 +105,7 @@ def new_chunks(end: StreamEnd, epoch: int, write: OutputWrite) -> list[NewChunk]
     stored = end.parts_of(epoch)
     first = stored if write.first is None else write.first
     if first > stored:
-        raise Conflict(f"part {first} does not follow: this attempt has written {stored} parts")
+        raise errors.Conflict(f"part {first} does not follow: this attempt has written {stored} parts")
     chunks = []
     number, size = end.number, end.size
     for part, text in enumerate(write.texts[stored - first :], stored):
@@ -117,6 +116,8 @@ def new_chunks(end: StreamEnd, epoch: int, write: OutputWrite) -> list[NewChunk]
     return chunks
 
 
-def too_large() -> InvalidInput:
+def too_large() -> errors.InvalidInput:
     """Return the error for text that would make a stream too large."""
-    return InvalidInput("text", f"makes the output of this job exceed {limits.OUTPUT_BYTES_MAX} bytes, the limit")
+    return errors.InvalidInput(
+        "text", f"makes the output of this job exceed {limits.OUTPUT_BYTES_MAX} bytes, the limit"
+    )

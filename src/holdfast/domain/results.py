@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from holdfast.domain import validation
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Job, State
-from holdfast.domain.validation import datetime_of
 
 CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
 """By what `counts` groups jobs."""
@@ -26,6 +26,17 @@ class StoredJob:
     """Whether the call created the job; false if it found a duplicate."""
 
 
+_set_job, _set_created = (getattr(StoredJob, name).__set__ for name in ("job", "created"))
+
+
+def stored_new(job: Job) -> StoredJob:
+    """Return the result of an enqueue that has created *job*, in a third of the time of the constructor."""
+    stored = object.__new__(StoredJob)
+    _set_job(stored, job)
+    _set_created(stored, True)  # noqa: FBT003
+    return stored
+
+
 class JobFilter(NamedTuple):
     """A filter of jobs; None matches any value."""
 
@@ -37,6 +48,10 @@ class JobFilter(NamedTuple):
     failure_class: FailureClass | None = None
     session: str | None = None
     """A session of the given tenant, or of the default tenant."""
+    root: str | None = None
+    """The id of the first job of a tree."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """All of these."""
     age_ms: int | None = None
     """The minimum age: since it finished, or since it was enqueued if it has not finished."""
 
@@ -124,14 +139,14 @@ class Waiting:
     kind: str
     """The kind."""
     jobs: int
-    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    """How many, counted up to 10,000."""
     oldest_age_seconds: float
     """For how long the oldest of them has been due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Waiting and running jobs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
+    """Waiting and running jobs; each number is counted up to 10,000."""
 
     ready: tuple[Waiting, ...]
     """By lane and kind; only those that have any."""
@@ -241,7 +256,7 @@ class StoreReport:
 
 
 # The store sets the times of a worker; the worker's own report has none.
-_NEVER: Final = datetime_of(0)
+_NEVER: Final = validation.datetime_of(0)
 
 WorkerState: TypeAlias = Literal["active", "draining", "stopping", "silent"]
 """The state of a worker in the registry."""

@@ -44,9 +44,10 @@ class Lane:
     backoff: LaneBackoff = "block"
     """`block`: a session entry that waits for another attempt blocks those behind it; `skip`: they overtake it."""
 
-    def fair_key_of(self, tenant: str) -> str:
-        """Return the fair_key of a job of *tenant* in this lane. For internal use."""
-        return tenant if self.order == "fair" else ""
+
+def fair_key_of(lane: Lane, tenant: str) -> str:
+    """Return the fair_key of a job of *tenant* in *lane*."""
+    return tenant if lane.order == "fair" else ""
 
 
 class RouteKey(NamedTuple):
@@ -73,9 +74,17 @@ class RoutingTable:
     """Lanes, routes and the catalog of kinds of one version. Immutable; a change creates another version."""
 
     def __init__(
-        self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], kinds: Iterable[KindRow]
+        self,
+        version: int,
+        lanes: Iterable[Lane],
+        routes: Iterable[Route],
+        kinds: Iterable[KindRow],
+        *,
+        has_edges: bool = False,
     ) -> None:
         self.version = version
+        self.has_edges = has_edges
+        """Whether a job may depend on others."""
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.by_number = {route.number: route for route in self.routes.values()}

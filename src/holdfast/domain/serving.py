@@ -21,7 +21,7 @@ class ReadyCount(NamedTuple):
     kind: str
     requires: frozenset[str]
     jobs: int
-    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    """How many, counted up to 10,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Unserved:
     requires: tuple[str, ...]
     """The capabilities that they require."""
     jobs: int
-    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    """How many, counted up to 10,000."""
     reason: UnservedReason
     """`lane_paused`, or `no_worker` if no live worker takes their lane, kind and requirements."""
 

@@ -8,12 +8,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict
 
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, routing, validation
 from holdfast.domain.claims import Claim, lease_ms
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict, InvalidInput, LeaseLost
 from holdfast.domain.job import Job, JobRow, row_of
-from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_selection import SelectionCriteria
 from holdfast.domain.sessions import ENTRY_TYPES, EntryType, Session, digest
 from holdfast.domain.validation import Duration
@@ -166,7 +164,7 @@ def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_tok
     """Return the validated request for one session; raise `InvalidInput`, which names the invalid option."""
     validation.refuse_unknown(options, _OPTIONS, "sessions.claim")
     name = validation.name(session, "session")
-    tenant = validation.name(options.get("tenant", DEFAULT_NAME), "tenant")
+    tenant = validation.name(options.get("tenant", routing.DEFAULT_NAME), "tenant")
     session_lease = options.get("session_lease")
     if session_lease is not None:
         _check_session_lease(session_lease, name, tenant, options)
@@ -190,7 +188,7 @@ def check_any_session(options: AnySessionOptions, *, fresh_token: str) -> Sessio
     chosen = limits.SESSION_CLAIM_DEFAULT if isinstance(limit, Mapping) else limit
     return _check_common(options, chosen, fresh_token)._replace(
         tenant=validation.optional_name(options.get("tenant"), "tenant"),
-        lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        lanes=validation.names(options.get("lanes", (routing.DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=_kinds(options.get("kinds")),
         limits={
             kind: validation.integer(entries_max, f"limit.{kind}", 1, limits.CLAIM_MAX)
@@ -205,7 +203,7 @@ def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionR
     The entries are leased to the worker of the turn, with its lease token, so that both are one claim.
     """
     if not isinstance(turn, SessionClaim):
-        raise InvalidInput("turn", f"must be a SessionClaim, not {type(turn).__name__}")
+        raise errors.InvalidInput("turn", f"must be a SessionClaim, not {type(turn).__name__}")
     validation.refuse_unknown(options, _OPTIONS_CHECKPOINT, "sessions.checkpoint")
     # Without a holder the turn has ended, and the operation refuses its fence.
     holder = {"worker": turn.entries[0].worker or "-", "incarnation": turn.entries[0].incarnation or "-"}
@@ -225,7 +223,7 @@ def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionR
 def check_repeated(request: SessionRequest, jobs: Sequence[JobRow]) -> None:
     """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if not all(map(request.fits, jobs)):
-        raise Conflict(
+        raise errors.Conflict(
             "lease_token is already in use by a claim with a different tenant, session, lanes, kinds, entry type or"
             " capabilities; repeat the same claim, or choose another token"
         )
@@ -263,11 +261,13 @@ def _check_common(options: Any, limit: object, fresh_token: str) -> SessionReque
 
 def _check_session_lease(lease: Any, session: str, tenant: str, options: SessionClaimOptions) -> None:
     if not isinstance(lease, SessionLease):
-        raise InvalidInput("session_lease", f"must be a SessionLease, not {type(lease).__name__}")
+        raise errors.InvalidInput("session_lease", f"must be a SessionLease, not {type(lease).__name__}")
     if (lease.session, lease.tenant) != (session, tenant):
-        raise InvalidInput("session_lease", f"is a lease on session {lease.session!r} of tenant {lease.tenant!r}")
+        raise errors.InvalidInput(
+            "session_lease", f"is a lease on session {lease.session!r} of tenant {lease.tenant!r}"
+        )
     if "lease" in options:
-        raise InvalidInput("lease", "cannot be combined with session_lease, which keeps the claim alive")
+        raise errors.InvalidInput("lease", "cannot be combined with session_lease, which keeps the claim alive")
 
 
 class SessionFence(NamedTuple):
@@ -295,7 +295,7 @@ class TurnLease:
     """The token of the claim."""
     entries: Sequence[tuple[str, int]]
     """The id and the epoch of each entry, in order."""
-    tenant: str = DEFAULT_NAME
+    tenant: str = "default"
     """The tenant of the session."""
 
 
@@ -346,7 +346,7 @@ class SessionClaim:
     def joined(self, more: SessionClaim) -> SessionClaim:
         """Return this claim with the entries taken at a checkpoint; both are renewed and settled together."""
         if self.claim_id != more.claim_id:
-            raise InvalidInput("more", "was not taken under this claim")
+            raise errors.InvalidInput("more", "was not taken under this claim")
         known = {job.number for job in self.entries}
         return replace(self, entries=(*self.entries, *(job for job in more.entries if job.number not in known)))
 
@@ -409,7 +409,7 @@ def check_session_lease(session: Session | None, lease: SessionLease, now: Now) 
         why = "the lease token does not match"
     else:
         why = "it expired"
-    raise LeaseLost(lease.session, lease.generation, why, thing="session", counter="generation")
+    raise errors.session_lease_lost(lease.session, lease.generation, why)
 
 
 def check_owner(session: Session, lease: SessionLease | None, now: Now) -> None:
@@ -417,7 +417,7 @@ def check_owner(session: Session, lease: SessionLease | None, now: Now) -> None:
     if lease is not None:
         check_session_lease(session, lease, now)
     elif session.leased(now):
-        raise Conflict(
+        raise errors.Conflict(
             f"session {session.name!r} is open in generation {session.generation} by worker"
             f" {session.lease_worker!r}; claim with its session_lease, or take it over with sessions.open"
         )
@@ -432,12 +432,12 @@ def open_lease(session: Session, opening: Opening, running: Sequence[JobRow], no
         return session
     if not opening.take_over:
         if session.leased(now):
-            raise Conflict(
+            raise errors.Conflict(
                 f"session {session.name!r} is open in generation {session.generation} by worker"
                 f" {session.lease_worker!r}; wait until its lease expires, or take it over"
             )
         if running:
-            raise Conflict(
+            raise errors.Conflict(
                 f"a claim of session {session.name!r} is held by worker {running[0].worker!r}; wait until it is"
                 " settled or expires, or take the session over",
                 job_id=running[0].id,

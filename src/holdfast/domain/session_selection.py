@@ -5,13 +5,11 @@ taken with the messages behind it that join by the same kind or name and have th
 reordered, and no entry that blocks is skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from holdfast.domain import sessions
 from holdfast.domain.job import State
-from holdfast.domain.sessions import Delivery, EntryType, SessionEntry
 
 Eligibility: TypeAlias = Literal["ready", "passed", "blocks"]
 """The relation of a candidate to a claim: it is taken, skipped, or ends the selection."""
@@ -26,8 +24,8 @@ class SessionCandidate(NamedTuple):
     enqueue_seq: int
     route: int
     eligibility: Eligibility
-    entry_type: EntryType
-    delivery: Delivery
+    entry_type: sessions.EntryType
+    delivery: sessions.EntryDelivery
     group: Group | None
     """By what it joins others; None if it is claimed alone."""
 
@@ -35,7 +33,7 @@ class SessionCandidate(NamedTuple):
 class SelectionCriteria(NamedTuple):
     """The selection criteria of a claim."""
 
-    only: EntryType | None
+    only: sessions.EntryType | None
     """The type that the head must have; None for any."""
     checkpoint: bool
     """Whether a running turn takes more entries."""
@@ -71,7 +69,9 @@ class EntryPosition(NamedTuple):
     route: int
 
 
-def candidate(position: EntryPosition, eligibility: Eligibility, entry: SessionEntry, kind: str) -> SessionCandidate:
+def candidate(
+    position: EntryPosition, eligibility: Eligibility, entry: sessions.SessionEntry, kind: str
+) -> SessionCandidate:
     """Return *entry* as a candidate for the selection."""
     group: Group | None = None
     if entry.join is not False:

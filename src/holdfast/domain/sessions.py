@@ -11,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-from holdfast.domain import limits, strict_json, validation
+from holdfast.domain import errors, limits, strict_json, validation
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput
 from holdfast.domain.strict_json import Json
 
 EntryType: TypeAlias = Literal["message", "command"]
 """The type of a session entry."""
-Delivery: TypeAlias = Literal["checkpoint", "next_turn"]
+EntryDelivery: TypeAlias = Literal["checkpoint", "next_turn"]
 """When an entry may be claimed: also at a checkpoint of a running turn, or only between turns."""
 
 ENTRY_TYPES: Final[tuple[EntryType, ...]] = ("message", "command")
-DELIVERIES: Final[tuple[Delivery, ...]] = ("checkpoint", "next_turn")
+DELIVERIES: Final[tuple[EntryDelivery, ...]] = ("checkpoint", "next_turn")
 
 
 class SessionOptions(TypedDict, total=False):
@@ -35,7 +34,7 @@ class SessionOptions(TypedDict, total=False):
     join: bool | str
     """False (default): claimed alone; True: together with the joining messages of the same kind that follow; a name:
     with those of the same name."""
-    delivery: Delivery
+    delivery: EntryDelivery
     """`checkpoint` (default): also at a checkpoint of a running turn; `next_turn`: only between turns."""
     message_id: str | None
     """Unique within the session: enqueueing it again returns the first entry, regardless of the content."""
@@ -51,6 +50,7 @@ UNSUPPORTED_OPTIONS: Final = {
     "affinity": "is not supported in a session: entries are claimed in enqueue order",
     "dedupe_key": "cannot be combined with session; use a message_id",
     "dedupe_scope": "cannot be combined with session",
+    "dedupe_for": "cannot be combined with session; use a message_id",
     "on_duplicate": "cannot be combined with session",
 }
 
@@ -65,21 +65,22 @@ class SessionEntry:
     """`message`, or `command`, which is claimed alone."""
     join: bool | str
     """Whether it is claimed together with others: of its kind if True, of this name if a string."""
-    delivery: Delivery
+    delivery: EntryDelivery
     """`checkpoint`: also at a checkpoint of a running turn; `next_turn`: only between turns."""
     message_id: str | None
     """The id given by the caller, unique within the session."""
     messages: int | None
     """The number of messages if the payload is a list of them, or None if the payload is one message."""
 
-    def to_json(self) -> str:
-        """Return the stored form. For internal use."""
-        return strict_json.compact([getattr(self, name) for name in self.__slots__])
 
-    @classmethod
-    def from_json(cls, text: str) -> SessionEntry:
-        """Return the entry that `to_json` stored. For internal use."""
-        return cls(*strict_json.decode(text))
+def entry_to_json(entry: SessionEntry) -> str:
+    """Return the stored form of *entry*."""
+    return strict_json.compact([getattr(entry, name) for name in entry.__slots__])
+
+
+def entry_from_json(text: str) -> SessionEntry:
+    """Return the entry that `entry_to_json` stored."""
+    return SessionEntry(*strict_json.decode(text))
 
 
 def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry, Json]:
@@ -88,7 +89,7 @@ def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry
     entry_type = validation.one_of(options.get("entry_type", "message"), "entry_type", ENTRY_TYPES)
     join = _check_join(options.get("join", False))
     if entry_type == "command" and join is not False:
-        raise InvalidInput("join", "must be False for a command, which is always claimed alone")
+        raise errors.InvalidInput("join", "must be False for a command, which is always claimed alone")
     messages = options.get("messages")
     entry = SessionEntry(
         session=session,
@@ -104,11 +105,11 @@ def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry
 def _check_session(options: Mapping[str, Any]) -> str:
     if options.get("session") is None:
         option = min(SESSION_OPTIONS.intersection(options) - {"session"})
-        raise InvalidInput(option, "requires a session")
+        raise errors.InvalidInput(option, "requires a session")
     session = validation.name(options["session"], "session")
     for option, why in UNSUPPORTED_OPTIONS.items():
         if options.get(option) is not None:
-            raise InvalidInput(option, why)
+            raise errors.InvalidInput(option, why)
     return session
 
 
@@ -116,17 +117,17 @@ def _check_join(join: object) -> bool | str:
     if isinstance(join, bool):
         return join
     if not isinstance(join, str):
-        raise InvalidInput("join", f"must be True, False or a name, not {type(join).__name__}")
+        raise errors.InvalidInput("join", f"must be True, False or a name, not {type(join).__name__}")
     return validation.name(join, "join")
 
 
 def _check_messages(messages: object, payload: Json) -> int:
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise InvalidInput("messages", f"must be a list, not {type(messages).__name__}")
+        raise errors.InvalidInput("messages", f"must be a list, not {type(messages).__name__}")
     if payload is not None:
-        raise InvalidInput("messages", "cannot be combined with a payload")
+        raise errors.InvalidInput("messages", "cannot be combined with a payload")
     if not 1 <= len(messages) <= limits.SESSION_ENTRY_MESSAGES_MAX:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "messages", f"has {len(messages)} messages; it must have from 1 to {limits.SESSION_ENTRY_MESSAGES_MAX}"
         )
     return len(messages)

@@ -4,26 +4,13 @@ Every function takes the job as locked in the store and the store's clock, and r
 `Refused`. No function reads a clock, draws random numbers or accesses a store.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
-from holdfast.domain import limits
+from holdfast.domain import backoff as backoffs, errors, events, failures, limits, outcomes
 from holdfast.domain.claims import ClaimRequest, JobFence
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict, LeaseLost
-from holdfast.domain.events import EventName
-from holdfast.domain.failures import (
-    DEADLINE_PASSED,
-    DEFERRED_TOO_LONG,
-    LEASE_EXPIRED,
-    RELEASED_TOO_OFTEN,
-    WORKER_CUT_OFF,
-    Failure,
-)
-from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, JobRow, State
-from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Released
+from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, Job, JobRow, LazyRow, State, columns_of, row_of
 
 
 class Transition(NamedTuple):
@@ -31,7 +18,7 @@ class Transition(NamedTuple):
 
     before: JobRow
     after: JobRow
-    event: EventName
+    event: events.EventName
 
     @property
     def finishes(self) -> bool:
@@ -42,30 +29,30 @@ class Transition(NamedTuple):
 # --- lease check ---------------------------------------------------------------------------------------------------
 
 
-def holds(job: JobRow, held: JobFence, now: Now) -> bool:
-    """Return whether *held* is the current lease of *job*: the only check of epoch, token and time."""
+def holds(job: JobRow, fence: JobFence, now: Now) -> bool:
+    """Return whether *fence* is that of the current lease of *job*: the only check of epoch, token and time."""
     return (
         job.state == "running"
-        and job.epoch == held.epoch
-        and job.lease_token == held.lease_token
+        and job.epoch == fence.epoch
+        and job.lease_token == fence.lease_token
         and job.lease_until_ms is not None
         and job.lease_until_ms > now.lease_ms
     )
 
 
-def check_fence(job: JobRow, held: JobFence, now: Now) -> None:
-    """Raise `LeaseLost` unless *held* is the current lease of *job*."""
-    if holds(job, held, now):
+def check_fence(job: JobRow, fence: JobFence, now: Now) -> None:
+    """Raise `LeaseLost` unless *fence* is that of the current lease of *job*."""
+    if holds(job, fence, now):
         return
-    if job.epoch != held.epoch:
+    if job.epoch != fence.epoch:
         why = f"it was claimed again, now at epoch {job.epoch}"
     elif job.state != "running":
         why = f"the job is {job.state}"
-    elif job.lease_token != held.lease_token:
+    elif job.lease_token != fence.lease_token:
         why = "the lease token does not match"
     else:
         why = "it expired"
-    raise LeaseLost(job.id, held.epoch, why)
+    raise errors.LeaseLost(job.id, fence.epoch, why)
 
 
 # --- claim and lease -----------------------------------------------------------------------------------------------
@@ -89,29 +76,29 @@ def claim(job: JobRow, request: ClaimRequest, index: int, now: Now) -> Transitio
     return Transition(job, after, "claimed")
 
 
-def heartbeat(job: JobRow, held: JobFence, lease_ms: int, now: Now, *, acknowledges: bool = False) -> JobRow:
+def heartbeat(job: JobRow, fence: JobFence, lease_ms: int, now: Now, *, acknowledges: bool = False) -> JobRow:
     """Return *job* with its lease extended, and acknowledged if requested; a lease is never shortened."""
-    check_fence(job, held, now)
+    check_fence(job, fence, now)
     return job._replace(
         lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms),
         unacknowledged=0 if acknowledges else job.unacknowledged,
     )
 
 
-def progress(job: JobRow, held: JobFence, phase: str | None, percent: float | None, now: Now) -> JobRow:
+def progress(job: JobRow, fence: JobFence, phase: str | None, percent: float | None, now: Now) -> JobRow:
     """Return *job* with its progress; a value that is None stays unchanged."""
-    check_fence(job, held, now)
+    check_fence(job, fence, now)
     return job._replace(
         phase=job.phase if phase is None else phase, percent=job.percent if percent is None else percent
     )
 
 
-def withdraw(job: JobRow, held: JobFence, now: Now) -> Transition | None:
+def withdraw(job: JobRow, fence: JobFence, now: Now) -> Transition | None:
     """Return *job* as before a claim whose caller was gone when it was granted; None if the claim has ended.
 
     No attempt is used up and no release counted. The epoch stays incremented, as after any claim.
     """
-    if (job.state, job.epoch, job.lease_token) != ("running", held.epoch, held.lease_token):
+    if (job.state, job.epoch, job.lease_token) != ("running", fence.epoch, fence.lease_token):
         return None
     return _not_started(job, max(job.unacknowledged - 1, 0), now)
 
@@ -120,37 +107,37 @@ def withdraw(job: JobRow, held: JobFence, now: Now) -> Transition | None:
 
 
 def settled_before(
-    job: JobRow, earlier: tuple[str | None, str | None] | None, held: JobFence, checked: CheckedOutcome
+    job: JobRow, earlier: tuple[str | None, str | None] | None, fence: JobFence, checked: outcomes.CheckedOutcome
 ) -> bool:
     """Return whether this settlement was accepted before, so that repeating it is harmless.
 
-    *earlier* is the token and digest of the attempt that *held* names, if it is no longer the newest.
+    *earlier* is the token and digest of the attempt that *fence* names, if it is no longer the newest.
     """
     if checked.digest is None:
         # A plain success: no attempt follows it, so the job's own row identifies it.
         settled = (job.epoch, job.lease_token, job.outcome, job.settle_digest, job.result_json)
-        return settled == (held.epoch, held.lease_token, "done", None, checked.result_json)
-    token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (earlier or (None, None))
-    return digest == checked.digest and token == held.lease_token
+        return settled == (fence.epoch, fence.lease_token, "done", None, checked.result_json)
+    token, digest = (job.lease_token, job.settle_digest) if job.epoch == fence.epoch else (earlier or (None, None))
+    return digest == checked.digest and token == fence.lease_token
 
 
-def settle(job: JobRow, held: JobFence, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
+def settle(job: JobRow, fence: JobFence, checked: outcomes.CheckedOutcome, now: Now, chance: float) -> Transition:
     """Return *job* settled with the outcome, or raise `LeaseLost`."""
-    check_fence(job, held, now)
-    if type(checked.outcome) is Done:
+    check_fence(job, fence, now)
+    if type(checked.outcome) is outcomes.Done:
         return succeed(job, checked, now)
     job_ended = job._replace(settle_digest=checked.digest, suspect=0, unacknowledged=0)
     match checked.outcome:
-        case Failed():
+        case outcomes.Failed():
             transition = _settle_failed(job_ended, checked, now, chance)
-        case Deferred():
+        case outcomes.Deferred():
             transition = _settle_deferred(job_ended, checked, now)
-        case Released():
+        case outcomes.Released():
             transition = _settle_released(job_ended, now, chance)
     return transition._replace(before=job)
 
 
-def succeed(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
+def succeed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now) -> Transition:
     """Return *job* done, after its lease has been checked."""
     after = job._replace(
         state="done",
@@ -171,7 +158,7 @@ _CURRENT: Final = ("priority", "phase", "percent", "cancel_requested", "event_co
 _current: Final = attrgetter(*_CURRENT)
 
 
-def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: CheckedOutcome, now: Now) -> Transition:
+def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: outcomes.CheckedOutcome, now: Now) -> Transition:
     """Return the transition of a job that the store has already finished, and whose event it has counted.
 
     *claimed* is the job as it was claimed, *current* its priority, phase, percentage, request to cancel and event
@@ -184,13 +171,36 @@ def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: CheckedOutcome
     return transition._replace(after=transition.after.counting_event())
 
 
-def _settle_failed(job: JobRow, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
-    assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
+class SucceededRow(LazyRow):
+    """The row of such a job after the transition."""
+
+    __slots__ = ("_checked", "_claimed", "_current", "_now")
+
+    def __init__(self, claimed: Job, current: tuple[Any, ...], checked: outcomes.CheckedOutcome, now: Now) -> None:
+        self._claimed = claimed
+        self._current = current
+        self._checked = checked
+        self._now = now
+
+    seq = property(lambda self: self._claimed.number)
+    id = property(lambda self: self._claimed.id)
+    kind = property(lambda self: self._claimed.kind)
+    lane = property(lambda self: self._claimed.lane)
+    tenant = property(lambda self: self._claimed.tenant)
+    payload_json = property(lambda self: columns_of(self._claimed).payload_json)
+
+    def make(self) -> JobRow:
+        """Return the row."""
+        return succeeded(row_of(self._claimed), self._current, self._checked, self._now).after
+
+
+def _settle_failed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now, chance: float) -> Transition:
+    assert isinstance(checked.outcome, outcomes.Failed) and checked.failure is not None  # noqa: S101, PT018
     failed = _with_failure(_reset_streaks(job), checked.failure)
     if checked.failure.failure_class == "permanent":
         return _finish(failed, "failed", "failed", now)
     backoff = checked.outcome.backoff or job.backoff
-    pause_ms = checked.pause_ms if checked.pause_ms is not None else backoff.pause_ms(job.attempt, chance)
+    pause_ms = checked.pause_ms if checked.pause_ms is not None else backoffs.pause_ms(backoff, job.attempt, chance)
     return _retry(failed, now.wall_ms + pause_ms, "failed", now)
 
 
@@ -203,13 +213,13 @@ def _retry(failed: JobRow, due_at_ms: int, outcome: AttemptOutcome, now: Now) ->
     return _wait(failed, due_at_ms, outcome, "expired" if outcome == "expired" else "retrying", now)
 
 
-def _settle_deferred(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
+def _settle_deferred(job: JobRow, checked: outcomes.CheckedOutcome, now: Now) -> Transition:
     if ended := _end_if_barred(job, "deferred", now):
         return ended
     since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
     if now.wall_ms - since_ms > limits.DEFERRED_MS_MAX:
-        failure = Failure(
-            "transient", DEFERRED_TOO_LONG, f"deferred {job.deferrals} times in a row for more than 7 days"
+        failure = failures.Failure(
+            "transient", failures.DEFERRED_TOO_LONG, f"deferred {job.deferrals} times in a row for more than 7 days"
         )
         return _finish(_with_failure(job, failure), "failed", "deferred", now)
     # A deferral is not a failure, so it refunds the attempt.
@@ -220,13 +230,15 @@ def _settle_deferred(job: JobRow, checked: CheckedOutcome, now: Now) -> Transiti
     return _wait(deferred, due_at_ms, "deferred", "deferred", now)
 
 
-def _settle_released(job: JobRow, now: Now, chance: float, event: EventName = "released") -> Transition:
+def _settle_released(job: JobRow, now: Now, chance: float, event: events.EventName = "released") -> Transition:
     if ended := _end_if_barred(job, "released", now):
         return ended
     if job.releases >= limits.RELEASES_MAX:
-        failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
+        failure = failures.Failure(
+            "transient", failures.RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled"
+        )
         failed = _with_failure(_reset_streaks(job), failure)
-        return _retry(failed, now.wall_ms + job.backoff.pause_ms(job.attempt, chance), "released", now)
+        return _retry(failed, now.wall_ms + backoffs.pause_ms(job.backoff, job.attempt, chance), "released", now)
     return _wait(_refund_attempt(job), now.wall_ms, "released", event, now)
 
 
@@ -249,7 +261,9 @@ def expire(job: JobRow, now: Now, *, was_alive: bool = False) -> Transition:
     else:
         message = f"worker {job.worker} stopped renewing its lease in attempt {job.attempt}"
         repeated = f" without acknowledging it, {job.unacknowledged} times in a row"
-        failure = Failure("transient", LEASE_EXPIRED, message + repeated if job.unacknowledged else message)
+        failure = failures.Failure(
+            "transient", failures.LEASE_EXPIRED, message + repeated if job.unacknowledged else message
+        )
     expired = _with_failure(_reset_streaks(job), failure)._replace(
         suspect=job.suspect if was_alive else 1, unacknowledged=0
     )
@@ -267,9 +281,9 @@ def clear_suspicion(job: JobRow, worker: str, incarnation: str) -> JobRow | None
     return _with_failure(job, _cut_off(job))._replace(suspect=0)
 
 
-def _cut_off(job: JobRow) -> Failure:
+def _cut_off(job: JobRow) -> failures.Failure:
     message = f"worker {job.worker} could not reach the store in attempt {job.attempt}"
-    return Failure("transient", WORKER_CUT_OFF, message)
+    return failures.Failure("transient", failures.WORKER_CUT_OFF, message)
 
 
 def release_for_holder(job: JobRow, now: Now, chance: float) -> Transition:
@@ -298,11 +312,18 @@ def promote(job: JobRow) -> Transition:
 
 
 def unblock(job: JobRow, now: Now) -> Transition:
-    """Return the blocked *job*, whose predecessor has finished, ready, or scheduled if it is due later."""
+    """Return *job*, which no longer waits for another one, ready, or scheduled if it is due later."""
     if ended := _end_if_barred(job, job.outcome, now):
         return ended
     freed = job._replace(predecessor=None)
     return _wait(freed, max(job.due_at_ms, now.wall_ms), job.outcome, "unblocked", now)._replace(before=job)
+
+
+def fail_dependency(job: JobRow, parent_id: str, parent_state: State, now: Now) -> Transition:
+    """Return the dependent *job* cancelled because a job on which it depends was not done."""
+    message = f"job {parent_id!r}, on which it depends, is {parent_state}"
+    failure = failures.Failure("permanent", failures.DEPENDENCY_FAILED, message)
+    return _finish(_with_failure(job, failure), "cancelled", job.outcome, now)._replace(before=job)
 
 
 def overdue(job: JobRow, now: Now) -> bool:
@@ -328,7 +349,7 @@ def cancel(job: JobRow, *, force: bool, now: Now) -> Transition | None:
     if job.state == "cancelled":
         return None
     if job.finished:
-        raise Conflict(f"job {job.id!r} is already {job.state} and cannot be cancelled", job_id=job.id)
+        raise errors.Conflict(f"job {job.id!r} is already {job.state} and cannot be cancelled", job_id=job.id)
     if job.state != "running":
         return _finish(job, "cancelled", job.outcome, now)
     if force:
@@ -344,7 +365,9 @@ def requeue(job: JobRow, now: Now) -> Transition:
     Its deadline is dropped, because a requeue means run now. The epoch stays, so that old leases stay invalid.
     """
     if job.state not in {"failed", "cancelled"}:
-        raise Conflict(f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id)
+        raise errors.Conflict(
+            f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id
+        )
     requeued = job._replace(
         state="ready",
         due_at_ms=now.wall_ms,
@@ -367,9 +390,11 @@ def reprioritize(job: JobRow, priority: int) -> Transition | None:
     None if it already has that priority.
     """
     if job.session_number is not None:
-        raise Conflict(f"job {job.id!r} is an entry of a session, where priority does not apply", job_id=job.id)
+        raise errors.Conflict(
+            f"job {job.id!r} is an entry of a session, where priority does not apply", job_id=job.id
+        )
     if job.finished:
-        raise Conflict(f"job {job.id!r} is already {job.state}; its priority has no effect", job_id=job.id)
+        raise errors.Conflict(f"job {job.id!r} is already {job.state}; its priority has no effect", job_id=job.id)
     return None if job.priority == priority else Transition(job, job._replace(priority=priority), "reprioritized")
 
 
@@ -430,13 +455,15 @@ def _end_if_barred(job: JobRow, outcome: AttemptOutcome | None, now: Now) -> Tra
     return None
 
 
-def _wait(job: JobRow, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Transition:
+def _wait(
+    job: JobRow, due_at_ms: int, outcome: AttemptOutcome | None, event: events.EventName, now: Now
+) -> Transition:
     state: State = "scheduled" if due_at_ms > now.wall_ms else "ready"
     after = job._replace(state=state, due_at_ms=due_at_ms, outcome=outcome, lease_until_ms=None)
     return Transition(job, after, event)
 
 
-def _not_started(job: JobRow, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
+def _not_started(job: JobRow, unacknowledged: int, now: Now, event: events.EventName = "released") -> Transition:
     """Return *job* as before its claim, at the same position, because no handler has started."""
     if ended := _end_if_barred(job, "released", now):
         return ended
@@ -453,7 +480,7 @@ def _reset_streaks(job: JobRow) -> JobRow:
     return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
 
 
-def _with_failure(job: JobRow, failure: Failure | None) -> JobRow:
+def _with_failure(job: JobRow, failure: failures.Failure | None) -> JobRow:
     if failure is None:
         return job._replace(failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None)
     return job._replace(
@@ -464,8 +491,10 @@ def _with_failure(job: JobRow, failure: Failure | None) -> JobRow:
     )
 
 
-def _deadline_failure(job: JobRow) -> Failure:
+def _deadline_failure(job: JobRow) -> failures.Failure:
     last = f"; the last failure was {job.failure_reason}: {job.failure_message}" if job.failure_class else ""
-    return Failure(
-        "permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX]
+    return failures.Failure(
+        "permanent",
+        failures.DEADLINE_PASSED,
+        f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX],
     )

@@ -1,20 +1,19 @@
 """Validation of single arguments: each function returns the stored form or raises `InvalidInput` with the field."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from holdfast.domain import limits
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain import errors, limits
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RESERVED_PREFIX = "holdfast:"
+"""Callers cannot choose ids of jobs with this prefix."""
 _UNWANTED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _REASON = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
@@ -30,19 +29,19 @@ def refuse_unknown(options: Iterable[str], valid: Set[str], owner: str) -> None:
     similar = get_close_matches(unknown[0], valid, n=1)
     suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
     problem = f"unknown option{suggestion}; the options of {owner} are {', '.join(sorted(valid))}"
-    raise InvalidInput(unknown[0], problem)
+    raise errors.InvalidInput(unknown[0], problem)
 
 
 def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str:
     """Return *value* if it is a valid name: not blank, not too long, no control characters."""
     if not isinstance(value, str):
-        raise InvalidInput(field, f"must be a string, not {type(value).__name__}")
+        raise errors.InvalidInput(field, f"must be a string, not {type(value).__name__}")
     if not value or value.isspace():
-        raise InvalidInput(field, "must not be empty")
+        raise errors.InvalidInput(field, "must not be empty")
     if len(value) > chars_max:
-        raise InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
     if _UNWANTED.search(value):
-        raise InvalidInput(field, "contains a control character or half of a surrogate pair")
+        raise errors.InvalidInput(field, "contains a control character or half of a surrogate pair")
     return value
 
 
@@ -51,34 +50,42 @@ def optional_name(value: object, field: str, chars_max: int = limits.NAME_CHARS_
     return None if value is None else name(value, field, chars_max)
 
 
+def chosen_id(value: object, field: str) -> str | None:
+    """Return *value* if a caller may choose it as the id of a job, or None."""
+    chosen = optional_name(value, field, limits.JOB_ID_CHARS_MAX)
+    if chosen is not None and chosen.startswith(RESERVED_PREFIX):
+        raise errors.InvalidInput(field, f"must not start with {RESERVED_PREFIX!r}, which is reserved")
+    return chosen
+
+
 def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
     """Return *values* without duplicates, in order, each validated as a name."""
     if isinstance(values, str):
-        raise InvalidInput(field, "must be a list of strings, not one string")
+        raise errors.InvalidInput(field, "must be a list of strings, not one string")
     if not isinstance(values, Iterable):
-        raise InvalidInput(field, f"must be a list of strings, not {type(values).__name__}")
+        raise errors.InvalidInput(field, f"must be a list of strings, not {type(values).__name__}")
     found = dict.fromkeys(name(value, f"{field}[{index}]") for index, value in enumerate(values))
     if len(found) > count_max:
-        raise InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}")
     return tuple(found)
 
 
 def string_map(value: Mapping[str, str], field: str, count_max: int, chars_max: int) -> dict[str, str]:
     """Return *value* if it is a small mapping from names to short strings."""
     if not isinstance(value, Mapping):
-        raise InvalidInput(field, f"must be a map of strings, not {type(value).__name__}")
+        raise errors.InvalidInput(field, f"must be a map of strings, not {type(value).__name__}")
     if len(value) > count_max:
-        raise InvalidInput(field, f"has {len(value)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(value)} entries; the limit is {count_max}")
     return {name(key, f"{field} (a key)"): _text(item, f"{field}.{key}", chars_max) for key, item in value.items()}
 
 
 def _text(value: object, field: str, chars_max: int) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(field, f"must be a string, not {type(value).__name__}")
+        raise errors.InvalidInput(field, f"must be a string, not {type(value).__name__}")
     if len(value) > chars_max:
-        raise InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidInput(field, "contains U+0000 or half of a surrogate pair")
+        raise errors.InvalidInput(field, "contains U+0000 or half of a surrogate pair")
     return value
 
 
@@ -86,41 +93,41 @@ def reason(value: object, field: str) -> str:
     """Return *value* if it is a short code such as `smtp_refused`."""
     code = name(value, field, limits.REASON_CHARS_MAX)
     if not _REASON.fullmatch(code):
-        raise InvalidInput(field, "must be a short code of a-z, 0-9, '_', '.', ':' and '-'")
+        raise errors.InvalidInput(field, "must be a short code of a-z, 0-9, '_', '.', ':' and '-'")
     return code
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
     """Return *value* if it is an integer from *low* to *high*."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(field, f"must be an integer, not {type(value).__name__}")
+        raise errors.InvalidInput(field, f"must be an integer, not {type(value).__name__}")
     if not low <= value <= high:
-        raise InvalidInput(field, f"is out of range; it must be from {low} to {high}")
+        raise errors.InvalidInput(field, f"is out of range; it must be from {low} to {high}")
     return value
 
 
 def number(value: object, field: str, low: float, high: float) -> float:
     """Return *value* if it is a finite number from *low* to *high*."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124  # NaN
-        raise InvalidInput(
+        raise errors.InvalidInput(
             field, f"must be a number, not {value if isinstance(value, float) else type(value).__name__}"
         )
     if not low <= value <= high:
-        raise InvalidInput(field, f"is out of range; it must be from {low:.15g} to {high:.15g}")
+        raise errors.InvalidInput(field, f"is out of range; it must be from {low:.15g} to {high:.15g}")
     return float(value)
 
 
 def flag(value: object, field: str) -> bool:
     """Return *value* if it is true or false."""
     if not isinstance(value, bool):
-        raise InvalidInput(field, f"must be true or false, not {value!r}")
+        raise errors.InvalidInput(field, f"must be true or false, not {value!r}")
     return value
 
 
 def one_of(value: Any, field: str, allowed: tuple[Any, ...]) -> Any:
     """Return *value* if it is among *allowed*."""
     if value not in allowed:
-        raise InvalidInput(field, f"is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+        raise errors.InvalidInput(field, f"is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
     return value
 
 
@@ -134,14 +141,14 @@ def duration_ms(value: Duration, field: str, low_ms: int = 0, high_ms: int = lim
 def timestamp_ms(value: object, field: str) -> int:
     """Return *value*, an aware datetime, as milliseconds since 1970."""
     if not isinstance(value, datetime):
-        raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
+        raise errors.InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise InvalidInput(field, "is a datetime without a time zone; add one, for example datetime.now(UTC)")
+        raise errors.InvalidInput(field, "is a datetime without a time zone; add one, for example datetime.now(UTC)")
     since = value - _EPOCH
     # Rounded up, so that nothing happens too early.
     milliseconds = -(-since // timedelta(milliseconds=1))
     if not 0 <= milliseconds <= limits.TIMESTAMP_MS_MAX:
-        raise InvalidInput(field, "must lie between the years 1970 and 9999")
+        raise errors.InvalidInput(field, "must lie between the years 1970 and 9999")
     return milliseconds
 
 

@@ -1,16 +1,10 @@
-"""Tokens of the HTTP service and the audit log."""
-
-from __future__ import annotations
+"""What only the HTTP service needs: tokens, the audit log, and jobs that its callers hold."""
 
 from collections.abc import Sequence
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.access import AuditEntry, Grants, StoredToken, Token
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict, TokenNotFound
-from holdfast.domain.job import Job
-from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of
+from holdfast.domain import access, claims, clock, errors, limits, outcomes, strict_json, transitions, validation
+from holdfast.domain.job import Job, JobRow, job_of
+from holdfast.operations import jobs, lease as lease_operations, settle as settle_operations
 from holdfast.storage.contract import StoreTransaction
 
 
@@ -19,39 +13,43 @@ async def create_token(
     token_id: str,
     secret_hash: str,
     name: str,
-    grants: Grants,
+    grants: access.Grants,
     expires_ms: int | None,
     actor: str,
-) -> Token:
-    """Store a new token that expires after *expires_ms*, and record that."""
+) -> access.Token:
+    """Store a new token that expires after *expires_ms*, and record that; sent again, return the token."""
+    if (existing := await _same_token(tx, token_id, secret_hash)) is not None:
+        return existing
     now = await tx.now()
-    created_at = datetime_of(now.wall_ms)
-    expires_at = None if expires_ms is None else datetime_of(now.wall_ms + expires_ms)
-    token = Token(token_id, name, grants, created_at, expires_at)
-    await tx.insert_token(StoredToken(token, secret_hash))
-    detail: dict[str, Json] = {"name": name, "roles": list(grants.roles), "tenant": grants.tenant}
+    created_at = validation.datetime_of(now.wall_ms)
+    expires_at = None if expires_ms is None else validation.datetime_of(now.wall_ms + expires_ms)
+    token = access.Token(token_id, name, grants, created_at, expires_at)
+    await tx.insert_token(access.StoredToken(token, secret_hash))
+    detail: dict[str, strict_json.Json] = {"name": name, "roles": list(grants.roles), "tenant": grants.tenant}
     await tx.append_audit(actor, "token.create", token_id, detail, now)
     return token
 
 
 async def rotate_token(
     tx: StoreTransaction, token_id: str, new_id: str, secret_hash: str, overlap_ms: int, actor: str
-) -> Token:
+) -> access.Token:
     """Store a token with the grants of another, which expires after *overlap_ms*; the new one lasts as long as it."""
     old = await _token(tx, token_id)
+    if (existing := await _same_token(tx, new_id, secret_hash)) is not None:
+        return existing
     now = await tx.now()
-    created_at = datetime_of(now.wall_ms)
+    created_at = validation.datetime_of(now.wall_ms)
     if (state := old.state(created_at)) != "active":
-        raise Conflict(f"token {token_id!r} is {state}; create a new one")
+        raise errors.Conflict(f"token {token_id!r} is {state}; create a new one")
     expires_at = None if old.expires_at is None else created_at + (old.expires_at - old.created_at)
-    token = Token(new_id, old.name, old.grants, created_at, expires_at)
-    await tx.insert_token(StoredToken(token, secret_hash))
+    token = access.Token(new_id, old.name, old.grants, created_at, expires_at)
+    await tx.insert_token(access.StoredToken(token, secret_hash))
     await tx.expire_token(token_id, now.wall_ms + overlap_ms)
     await tx.append_audit(actor, "token.rotate", token_id, {"new": new_id, "overlap_ms": overlap_ms}, now)
     return token
 
 
-async def revoke_token(tx: StoreTransaction, token_id: str, actor: str) -> Token:
+async def revoke_token(tx: StoreTransaction, token_id: str, actor: str) -> access.Token:
     """Revoke a token at once, and record that."""
     await _token(tx, token_id)
     now = await tx.now()
@@ -60,19 +58,28 @@ async def revoke_token(tx: StoreTransaction, token_id: str, actor: str) -> Token
     return await _token(tx, token_id)
 
 
-async def _token(tx: StoreTransaction, token_id: str) -> Token:
+async def _same_token(tx: StoreTransaction, token_id: str, secret_hash: str) -> access.Token | None:
+    """Return the token that an earlier send of the call has stored; raise `Conflict` if the id is another's."""
+    for stored in await tx.tokens_by_id([token_id]):
+        if stored.hash == secret_hash:
+            return stored.token
+        raise errors.Conflict("a token with this id exists")
+    return None
+
+
+async def _token(tx: StoreTransaction, token_id: str) -> access.Token:
     found = await tx.tokens_by_id([token_id])
     if not found:
-        raise TokenNotFound(token_id)
+        raise errors.TokenNotFound(token_id)
     return found[0].token
 
 
-async def tokens(tx: StoreTransaction, limit: int) -> list[Token]:
+async def tokens(tx: StoreTransaction, limit: int) -> list[access.Token]:
     """Return the tokens that were created last."""
     return [stored.token for stored in await tx.newest_tokens(limit)]
 
 
-async def stored_tokens(tx: StoreTransaction, ids: Sequence[str]) -> tuple[dict[str, StoredToken], Now]:
+async def stored_tokens(tx: StoreTransaction, ids: Sequence[str]) -> tuple[dict[str, access.StoredToken], clock.Now]:
     """Return the tokens with these ids by id, with the hashes of their secrets, and the store's time."""
     return {stored.token.id: stored for stored in await tx.tokens_by_id(ids)}, await tx.now()
 
@@ -83,12 +90,14 @@ async def touch_token(tx: StoreTransaction, token_id: str) -> None:
     await tx.touch_token(token_id, now, now.wall_ms - limits.TOKEN_USE_MS)
 
 
-async def record(tx: StoreTransaction, actor: str, action: str, target: str, detail: dict[str, Json]) -> None:
+async def record(
+    tx: StoreTransaction, actor: str, action: str, target: str, detail: dict[str, strict_json.Json]
+) -> None:
     """Append an action to the audit log."""
     await tx.append_audit(actor, action, target, detail, await tx.now())
 
 
-async def audit_log(tx: StoreTransaction, before: int, limit: int) -> list[AuditEntry]:
+async def audit_log(tx: StoreTransaction, before: int, limit: int) -> list[access.AuditEntry]:
     """Return entries of the audit log, newest first."""
     return await tx.audit_entries(before, limit)
 
@@ -98,9 +107,54 @@ async def finished_jobs(tx: StoreTransaction, job_ids: Sequence[str]) -> tuple[l
     now = await tx.now()
     found = await tx.finished_jobs(job_ids, now)
     late = any(not job.finished and transitions.overdue(job, now) for job in found)
-    return [Job(job) for job in found if job.finished], late
+    return [job_of(job) for job in found if job.finished], late
 
 
 async def jobs_by_id(tx: StoreTransaction, job_ids: Sequence[str]) -> list[Job]:
     """Return those of the jobs that exist."""
-    return [Job(row) for row in await tx.jobs_by_id(list(dict.fromkeys(job_ids)))]
+    return [job_of(row) for row in await tx.jobs_by_id(list(dict.fromkeys(job_ids)))]
+
+
+# --- jobs that a caller of the service holds -----------------------------------------------------------------------
+
+
+async def held_job(tx: StoreTransaction, lease: claims.Lease, grants: access.Grants) -> JobRow:
+    """Return the job that the caller says it holds, with its proof, or raise `JobNotFound` if it may not see it."""
+    row = await jobs.get_row(tx, lease.job_id, lease.tenant)
+    if not access.covers(grants, row.lane, row.kind):
+        raise errors.JobNotFound(lease.job_id)
+    return row._replace(epoch=lease.epoch, lease_token=lease.lease_token)
+
+
+async def renew_held(
+    tx: StoreTransaction, lease: claims.Lease, lease_ms: int, grants: access.Grants, *, acknowledge: bool
+) -> claims.Renewal:
+    """Extend a lease, and acknowledge the claim if wanted, or raise `LeaseLost`."""
+    row = await held_job(tx, lease, grants)
+    claim = claims.Claim(job_of(row), lease_ms)
+    [answer] = await lease_operations.heartbeat(
+        tx, [(claims.fence_of(claim), lease_ms)], None, (row.seq,) if acknowledge else ()
+    )
+    if isinstance(answer, errors.HoldfastError):
+        raise answer
+    return answer
+
+
+async def settle_held(
+    tx: StoreTransaction,
+    lease: claims.Lease,
+    checked: outcomes.CheckedOutcome,
+    grants: access.Grants,
+    kept: claims.Claim | None = None,
+) -> Job:
+    """Record a plain success and return the settled job, or raise `LeaseLost`.
+
+    *kept* is the claim of *lease* if the caller has it; otherwise the job is read first. Other outcomes lock dedupe
+    keys before their job.
+    """
+    claim = kept or claims.Claim(job_of(await held_job(tx, lease, grants)), limits.LEASE_MS_DEFAULT)
+    [settlement] = await settle_operations.settle_jobs(tx, [(claim, checked)])
+    if settlement.error is not None:
+        raise settlement.error
+    assert settlement.job is not None  # noqa: S101  # without an error there is a job
+    return settlement.job

@@ -1,27 +1,20 @@
 """Managing jobs and kinds: cancel, requeue, change the priority, retire."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
+from holdfast.domain import clock, errors, limits, results, transitions
 from holdfast.domain.events import EventName
-from holdfast.domain.job import WAITING, Job, JobRow, State
-from holdfast.domain.kinds import Kind, Publication
-from holdfast.domain.results import CancelReport, Requeued, Skipped
-from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable
-from holdfast.domain.transitions import Transition
+from holdfast.domain.job import WAITING, Job, JobRow, State, job_of
+from holdfast.domain.kinds import Kind, Publication, kind_of
+from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable, fair_key_of
+from holdfast.operations import enqueue, sessions, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, records
-from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
 from holdfast.operations.jobs import get_row
-from holdfast.operations.sessions import refresh_sessions, sessions_of
-from holdfast.storage.contract import JobPosition, StoreTransaction
-from holdfast.storage.notifications import lane_topic, sessions_topic, worker_topic
+from holdfast.storage import notifications
+from holdfast.storage.contract import EventPosition, JobPosition, StoreTransaction
 
 
 async def cancel(tx: StoreTransaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
@@ -31,29 +24,29 @@ async def cancel(tx: StoreTransaction, job_id: str, tenant: str | None, *, force
     now = await tx.now()
     transition = transitions.cancel(job, force=force, now=now)
     if transition is None:
-        return Job(job)
+        return job_of(job)
     [after] = await apply_transitions(tx, routing, [transition], now)
     if job.state == "running" and job.worker is not None:
-        tx.notify([worker_topic(job.worker)])
-    return Job(after)
+        tx.notify([notifications.worker_topic(job.worker)])
+    return job_of(after)
 
 
 async def cancel_many(
     tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None, *, force: bool
-) -> CancelReport:
+) -> results.CancelReport:
     """Cancel each job, or request it to stop if it is running; report those that cannot be cancelled."""
     routing = await tx.routing()
     jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
     now = await tx.now()
-    report = CancelReport([], [], [])
-    decided: list[Transition] = []
+    report = results.CancelReport([], [], [])
+    decided: list[transitions.Transition] = []
     for job_id in dict.fromkeys(job_ids):
         try:
             if job_id not in jobs:
-                raise JobNotFound(job_id)
+                raise errors.JobNotFound(job_id)
             transition = transitions.cancel(jobs[job_id], force=force, now=now)
-        except Refused as refusal:
-            report.skipped.append(Skipped(job_id, str(refusal), refusal.code))
+        except errors.Refused as refusal:
+            report.skipped.append(results.Skipped(job_id, str(refusal), refusal.code))
             continue
         job = jobs[job_id] if transition is None else transition.after
         (report.cancelled if job.state == "cancelled" else report.stop_requested).append(job_id)
@@ -62,49 +55,51 @@ async def cancel_many(
     # Blocked jobs first: otherwise cancelling a predecessor would make its blocked successor ready.
     await apply_transitions(tx, routing, _blocked_first(decided), now)
     workers = {one.before.worker for one in decided if one.before.state == "running"}
-    tx.notify(worker_topic(worker) for worker in workers if worker is not None)
+    tx.notify(notifications.worker_topic(worker) for worker in workers if worker is not None)
     return report
 
 
-def _blocked_first(decided: Sequence[Transition]) -> list[Transition]:
+def _blocked_first(decided: Sequence[transitions.Transition]) -> list[transitions.Transition]:
     return sorted(decided, key=lambda transition: transition.before.state != "blocked")
 
 
 async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None) -> Job:
     """Make one failed or cancelled job ready again."""
     routing = await tx.routing()
-    await lock_jobs_and_keys(tx, [job_id])
+    await enqueue.lock_jobs_and_keys(tx, [job_id])
     job = await get_row(tx, job_id, tenant)
     now = await tx.now()
-    return Job(await _requeue(tx, routing, job, now))
+    return job_of(await _requeue(tx, routing, job, now))
 
 
-async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
+async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> results.Requeued:
     """Make each failed or cancelled job ready again; report those that cannot be requeued."""
     routing = await tx.routing()
-    jobs = {job.id: job for job in await lock_jobs_and_keys(tx, job_ids) if tenant in {None, job.tenant}}
+    jobs = {job.id: job for job in await enqueue.lock_jobs_and_keys(tx, job_ids) if tenant in {None, job.tenant}}
     now = await tx.now()
-    report = Requeued([], [])
+    report = results.Requeued([], [])
     for job_id in dict.fromkeys(job_ids):
         try:
             if job_id not in jobs:
-                raise JobNotFound(job_id)
+                raise errors.JobNotFound(job_id)
             await _requeue(tx, routing, jobs[job_id], now)
-        except Refused as refusal:
-            report.skipped.append(Skipped(job_id, str(refusal), refusal.code))
+        except errors.Refused as refusal:
+            report.skipped.append(results.Skipped(job_id, str(refusal), refusal.code))
         else:
             report.requeued.append(job_id)
     return report
 
 
-async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: Now) -> JobRow:
+async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: clock.Now) -> JobRow:
     transition = transitions.requeue(job, now)
     if job.kind in routing.retired:
-        raise KindRetired(job.kind)
+        raise errors.KindRetired(job.kind)
     if job.dedupe_key is not None:
-        other = await live_holder(tx, routing, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
+        other = await enqueue.live_holder(tx, routing, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
         if other is not None:
-            raise Conflict(f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id)
+            raise errors.Conflict(
+                f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id
+            )
     [after] = await apply_transitions(tx, routing, [transition], now)
     return after
 
@@ -116,7 +111,7 @@ async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant:
     now = await tx.now()
     transition = transitions.reprioritize(job, priority)
     if transition is None:
-        return Job(job)
+        return job_of(job)
     after, event = transition.after, transition.event
     recorded: dict[int, EventName] = {}
     if records(routing, after, event):
@@ -124,7 +119,7 @@ async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant:
         recorded[after.seq] = event
     await tx.update_priority(after)
     await tx.append_events(recorded, now)
-    return Job(after)
+    return job_of(after)
 
 
 async def retire_kind(tx: StoreTransaction, kind: str) -> tuple[list[int], int]:
@@ -147,17 +142,17 @@ async def retire_jobs(tx: StoreTransaction, seqs: Sequence[int]) -> int:
 
 
 async def kinds(tx: StoreTransaction) -> list[Kind]:
-    """Return every kind that was used, published or retired, sorted by name."""
+    """Return every kind that has jobs, is published or is retired, sorted by name."""
     routing = await tx.routing()
     names = {key.kind for key in routing.routes} | routing.kinds.keys()
-    return [Kind.of_row(routing.kinds[name]) if name in routing.kinds else Kind(name) for name in sorted(names)]
+    return [kind_of(routing.kinds[name]) if name in routing.kinds else Kind(name) for name in sorted(names)]
 
 
 async def kind(tx: StoreTransaction, name: str) -> Kind | None:
-    """Return one kind; None if it was never used, published or retired."""
+    """Return one kind; None if it has no jobs and is neither published nor retired."""
     routing = await tx.routing()
     if name in routing.kinds:
-        return Kind.of_row(routing.kinds[name])
+        return kind_of(routing.kinds[name])
     return Kind(name) if any(key.kind == name for key in routing.routes) else None
 
 
@@ -210,7 +205,7 @@ async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple
     before = routing.lane(name)
     after = replace(before, **{option: value for option, value in change._asdict().items() if value is not None})
     await tx.set_lane(after)
-    tx.notify([lane_topic(name), sessions_topic(name)])
+    tx.notify([notifications.lane_topic(name), notifications.sessions_topic(name)])
     return after, [route.number for key, route in routing.routes.items() if key.lane == name]
 
 
@@ -218,10 +213,10 @@ async def apply_lane_options(tx: StoreTransaction, seqs: Sequence[int]) -> None:
     """Set the fairness keys of these jobs and the heads of their sessions by the options of their lanes."""
     routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
-    keyed = [(routing.lane(job.lane).fair_key_of(job.tenant), job) for job in jobs]
+    keyed = [(fair_key_of(routing.lane(job.lane), job.tenant), job) for job in jobs]
     await tx.update_fair_keys([(fair_key, job.seq) for fair_key, job in keyed if fair_key != job.fair_key])
-    if numbers := sessions_of(jobs):
-        await refresh_sessions(tx, routing, numbers, await tx.now())
+    if numbers := sessions.sessions_of(jobs):
+        await sessions.refresh_sessions(tx, routing, numbers, await tx.now())
 
 
 async def prune_jobs(
@@ -243,7 +238,14 @@ async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int,
     """
     now = await tx.now()
     horizon = await tx.event_horizon()
-    count, ends = await tx.count_old_events(horizon, now.wall_ms - age_ms)
+    before_ms = now.wall_ms - age_ms
+    count, ends = await tx.count_old_events(horizon, before_ms)
+    needed = await webhook_events.events_needed_after(tx)
+    if needed is not None:
+        needed, kept_ms = max(needed, horizon), now.wall_ms - limits.WEBHOOK_EVENTS_KEPT_MS
+        unread, _ = await tx.count_old_events(needed, before_ms)
+        expired, _ = await tx.count_old_events(needed, min(before_ms, kept_ms))
+        count += expired - unread
     return count, not ends and await tx.events_held_back(horizon)
 
 
@@ -256,6 +258,8 @@ async def prune_message_ids(tx: StoreTransaction, age_ms: int) -> int:
 async def prune_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
     """Delete a chunk of the oldest events, up to the first that is younger than *age_ms*.
 
+    Events that the dispatcher of webhooks has not read stay up to a week longer.
+
     Return how many, and whether an open transaction holds back the next ones.
     """
     now = await tx.now()
@@ -263,7 +267,16 @@ async def prune_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
     # No event is before the horizon, but the index may still have entries of those that were deleted.
     horizon = await tx.event_horizon()
     head = await tx.oldest_events(horizon, limits.CHUNK)
-    old = list(takewhile(lambda event: event[1] < before_ms, head))
+    needed = await webhook_events.events_needed_after(tx)
+    kept_ms = now.wall_ms - limits.WEBHOOK_EVENTS_KEPT_MS
+
+    def is_old(event: tuple[EventPosition, int]) -> bool:
+        position, at_ms = event
+        # The dispatcher has not read it yet; a gap is announced if it never does.
+        unread = needed is not None and position > needed
+        return at_ms < before_ms and not (unread and at_ms >= kept_ms)
+
+    old = list(takewhile(is_old, head))
     if old:
         await tx.delete_events(horizon, [position for position, _ in old])
     if len(old) < len(head) or len(head) == limits.CHUNK:

@@ -1,36 +1,35 @@
 """Applying transitions: writes the jobs that the domain has decided, their events and notifications."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.domain import transitions
-from holdfast.domain.clock import Now
-from holdfast.domain.events import TERMINAL, EventName
+from holdfast.domain import clock, events, transitions
 from holdfast.domain.job import FINISHED, WAITING, JobRow
-from holdfast.domain.routing import RoutingTable
-from holdfast.domain.transitions import Transition
-from holdfast.operations.sessions import refresh_sessions
-from holdfast.storage.contract import StoreTransaction
-from holdfast.storage.notifications import job_topic, lane_topic, session_topic, sessions_topic
+from holdfast.domain.routing import RoutingTable, fair_key_of
+from holdfast.operations import sessions
+from holdfast.storage import contract, notifications
 
 _TO_CLAIM: Final = ("ready", "scheduled")
 
 
 async def apply_transitions(
-    tx: StoreTransaction, routing: RoutingTable, decided: Sequence[Transition], now: Now
+    tx: contract.StoreTransaction, routing: RoutingTable, decided: Sequence[transitions.Transition], now: clock.Now
 ) -> list[JobRow]:
     """Write *decided* with attempts and events, unblock successors, and return the changed jobs, in order."""
     if not decided:
         return []
     adjusted = [_apply_lane_rules(routing, transition, now) for transition in decided]
     await tx.apply(adjusted, now)
+    if routing.has_edges and (ended := [one.after.seq for one in adjusted if one.finishes]):
+        await tx.wake_awaited(ended, now)
     return await finish_transitions(tx, routing, adjusted, now)
 
 
 async def finish_transitions(
-    tx: StoreTransaction, routing: RoutingTable | None, written: Sequence[Transition], now: Now
+    tx: contract.StoreTransaction,
+    routing: RoutingTable | None,
+    written: Sequence[transitions.Transition],
+    now: clock.Now,
 ) -> list[JobRow]:
     """Send notifications, unblock successors and update sessions; return the changed jobs, in order.
 
@@ -46,45 +45,50 @@ async def finish_transitions(
         if transition.after.session_number is not None and transition.event != "claimed"
     }
     if changed:
-        await refresh_sessions(tx, routing or await tx.routing(), changed, now)
+        await sessions.refresh_sessions(tx, routing or await tx.routing(), changed, now)
     return after
 
 
 # --- lane rules ----------------------------------------------------------------------------------------------------
 
 
-def _apply_lane_rules(routing: RoutingTable, transition: Transition, now: Now) -> Transition:
+def _apply_lane_rules(
+    routing: RoutingTable, transition: transitions.Transition, now: clock.Now
+) -> transitions.Transition:
     """Apply lane rules: retire jobs of retired kinds and set the fairness key."""
     before, after, event = transition
     if after.state in WAITING:
         if after.kind in routing.retired:
             after, event = transitions.retire(after, now)[1:]
         elif after.state == "ready" and after.fair_key != (
-            fair_key := routing.lane(after.lane).fair_key_of(after.tenant)
+            fair_key := fair_key_of(routing.lane(after.lane), after.tenant)
         ):
             after = after._replace(fair_key=fair_key)
     if records(routing, after, event):
         after = after.counting_event()
-    return transition if after is transition.after else Transition(before, after, event)
+    return transition if after is transition.after else transitions.Transition(before, after, event)
 
 
 # --- events and notifications --------------------------------------------------------------------------------------
 
 
-def records(routing: RoutingTable, job: JobRow, event: EventName) -> bool:
+def records(routing: RoutingTable, job: JobRow, event: events.EventName) -> bool:
     """Return whether *event* of *job* is recorded in the event log."""
-    return event in TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
+    return event in events.TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
 
 
-async def notify_jobs(tx: StoreTransaction, jobs: Sequence[JobRow]) -> None:
+async def notify_jobs(tx: contract.StoreTransaction, jobs: Sequence[JobRow]) -> None:
     """Notify callers that wait for finished jobs, and claimers of lanes with ready or scheduled jobs."""
-    topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
+    topics = [notifications.job_topic(job.id) for job in jobs if job.state in FINISHED]
     # Claimers also need to know of a scheduled job: it may be due earlier than the time they wait for.
     waiting = [job for job in jobs if job.state in _TO_CLAIM]
-    topics += [lane_topic(lane) for lane in {job.lane for job in waiting if job.entry_json is None}]
+    topics += [notifications.lane_topic(lane) for lane in {job.lane for job in waiting if job.entry_json is None}]
     for job in waiting:
         if job.entry_json is not None:
-            topics += (sessions_topic(job.lane), session_topic(job.tenant, job.session or ""))
+            topics += (
+                notifications.sessions_topic(job.lane),
+                notifications.session_topic(job.tenant, job.session or ""),
+            )
     if topics:
         tx.notify(topics)
 
@@ -93,7 +97,10 @@ async def notify_jobs(tx: StoreTransaction, jobs: Sequence[JobRow]) -> None:
 
 
 async def _unblock_successors(
-    tx: StoreTransaction, routing: RoutingTable | None, written: Sequence[Transition], now: Now
+    tx: contract.StoreTransaction,
+    routing: RoutingTable | None,
+    written: Sequence[transitions.Transition],
+    now: clock.Now,
 ) -> None:
     # Only a job with a dedupe key can have a successor; skip the query for all others.
     ended = [one.after.seq for one in written if one.after.dedupe_key is not None and one.finishes]

@@ -1,20 +1,13 @@
 """Artifacts of jobs, and the uploads that bring large ones in short commits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.domain import artifacts as artifact_rules
-from holdfast.domain import limits, transitions
+from holdfast.domain import artifacts as artifact_rules, claims, clock, errors, limits, results, transitions
 from holdfast.domain.artifacts import Artifact, ArtifactRow, CheckedArtifact, Upload, UploadRow
-from holdfast.domain.claims import JobFence
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import ArtifactNotFound, Conflict, InvalidInput
 from holdfast.domain.job import JobRow
-from holdfast.domain.results import ArtifactInfo
+from holdfast.operations import lease
 from holdfast.operations.jobs import get_row
-from holdfast.operations.lease import held_job, lock_held
 from holdfast.storage.contract import StoreTransaction
 
 # How many chunks one statement reads.
@@ -24,16 +17,18 @@ _CHUNKS_READ = 16
 # --- write ---------------------------------------------------------------------------------------------------------
 
 
-async def attach(tx: StoreTransaction, fence: JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
+async def attach(tx: StoreTransaction, fence: claims.JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
     """Store artifacts of a running attempt."""
-    jobs = await lock_held(tx, [fence])
+    jobs = await lease.lock_held(tx, [fence])
     now = await tx.now()
-    job = held_job(jobs, fence)
+    job = lease.held_job(jobs, fence)
     transitions.check_fence(job, fence, now)
     await write_outputs(tx, job, artifacts, now)
 
 
-async def write_outputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> None:
+async def write_outputs(
+    tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: clock.Now
+) -> None:
     """Store artifacts of an attempt of *job*; replace earlier outputs of the same names.
 
     Raise `Conflict` if an input has the name, `InvalidInput` if the job would have too many artifacts.
@@ -45,11 +40,13 @@ async def write_outputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[C
         return
     names = stored.keys() | {artifact.name for artifact in artifacts}
     if len(names) > limits.ARTIFACTS_MAX:
-        raise InvalidInput("artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}")
+        raise errors.InvalidInput(
+            "artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}"
+        )
     replaced = [stored[artifact.name] for artifact in artifacts if artifact.name in stored]
     for one in replaced:
         if one.input:
-            raise Conflict(f"artifact {one.name!r} is an input of job {job.id!r}; choose another name")
+            raise errors.Conflict(f"artifact {one.name!r} is an input of job {job.id!r}; choose another name")
     await _write(tx, job, artifacts, now, epoch=job.epoch, is_input=False)
     if replaced:
         await tx.expire_uploads([one.upload_id for one in replaced], now.wall_ms)
@@ -62,12 +59,16 @@ def _is_stored(stored: ArtifactRow | None, artifact: CheckedArtifact, epoch: int
     return (stored.name, stored.media_type, stored.digest) == artifact.content
 
 
-async def write_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> None:
+async def write_inputs(
+    tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: clock.Now
+) -> None:
     """Store the input artifacts of a new job."""
     await _write(tx, job, artifacts, now, epoch=0, is_input=True)
 
 
-async def replace_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now) -> bool:
+async def replace_inputs(
+    tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: clock.Now
+) -> bool:
     """Replace the input artifacts of a job that was not claimed yet; return whether they differ."""
     stored = [one for one in await tx.artifacts(job.seq) if one.input]
     if [(one.name, one.media_type, one.digest) for one in stored] == artifact_rules.contents(artifacts):
@@ -80,7 +81,13 @@ async def replace_inputs(tx: StoreTransaction, job: JobRow, artifacts: Sequence[
 
 
 async def _write(
-    tx: StoreTransaction, job: JobRow, artifacts: Sequence[CheckedArtifact], now: Now, *, epoch: int, is_input: bool
+    tx: StoreTransaction,
+    job: JobRow,
+    artifacts: Sequence[CheckedArtifact],
+    now: clock.Now,
+    *,
+    epoch: int,
+    is_input: bool,
 ) -> None:
     linked = await _link(tx, job.tenant, artifacts, now)
     stored = []
@@ -94,14 +101,14 @@ async def _write(
 
 
 async def _link(
-    tx: StoreTransaction, tenant: str, artifacts: Sequence[CheckedArtifact], now: Now
+    tx: StoreTransaction, tenant: str, artifacts: Sequence[CheckedArtifact], now: clock.Now
 ) -> dict[str, UploadRow]:
     """Link the uploads of *artifacts*: they no longer expire. Return them by id."""
     ids = [artifact.upload_id for artifact in artifacts if artifact.upload_id is not None]
     if not ids:
         return {}
     if len(set(ids)) < len(ids):
-        raise Conflict("one upload cannot be linked as two artifacts; upload the bytes twice")
+        raise errors.Conflict("one upload cannot be linked as two artifacts; upload the bytes twice")
     found = await tx.uploads(ids)
     for index, artifact in enumerate(artifacts):
         if artifact.upload_id is not None:
@@ -114,7 +121,7 @@ async def _link(
 # --- read ----------------------------------------------------------------------------------------------------------
 
 
-async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
+async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[results.ArtifactInfo]:
     """Return the artifacts of the job, without their bytes."""
     job = await get_row(tx, job_id, tenant)
     return [one.info for one in await tx.artifacts(job.seq)]
@@ -125,7 +132,7 @@ async def find(tx: StoreTransaction, job_id: str, name: str, tenant: str | None)
     job = await get_row(tx, job_id, tenant)
     found = await tx.artifact(job.seq, name)
     if found is None:
-        raise ArtifactNotFound(job_id, name)
+        raise errors.ArtifactNotFound(job_id, name)
     return found
 
 
@@ -160,7 +167,7 @@ async def append_upload(tx: StoreTransaction, upload_id: str, number: int, data:
     upload = await live_upload(tx, upload_id, tenant)
     if number < upload.chunks:
         if await chunk(tx, upload_id, number) != data:
-            raise Conflict(f"chunk {number} of upload {upload_id!r} is stored with other bytes")
+            raise errors.Conflict(f"chunk {number} of upload {upload_id!r} is stored with other bytes")
         return upload.upload
     upload = artifact_rules.append_chunk(upload, number, data)
     await tx.insert_chunk(upload_id, number, data)
@@ -192,11 +199,11 @@ async def finish_upload(
     """Store the digest of an upload, which was computed from this number of chunks, if it is as *expected*."""
     upload = await live_upload(tx, upload_id, tenant)
     if expected.size is not None and expected.size != upload.size:
-        raise InvalidInput("size", f"is {expected.size}, but {upload.size} bytes were uploaded")
+        raise errors.InvalidInput("size", f"is {expected.size}, but {upload.size} bytes were uploaded")
     if expected.digest is not None and expected.digest != digest:
-        raise InvalidInput("digest", f"is not that of the uploaded bytes, {digest}")
+        raise errors.InvalidInput("digest", f"is not that of the uploaded bytes, {digest}")
     if upload.chunks != chunks:
-        raise Conflict(f"a chunk was appended to upload {upload_id!r} while it was being finished")
+        raise errors.Conflict(f"a chunk was appended to upload {upload_id!r} while it was being finished")
     finished = upload._replace(digest=digest)
     if upload.digest is None:
         await tx.update_upload(finished)

@@ -1,28 +1,20 @@
 """Claiming: run due maintenance, select ready jobs in claim order, lease them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, check_repeated, fence_of
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import Conflict
-from holdfast.domain.events import EventName
-from holdfast.domain.job import Job, JobRow
+from holdfast.domain import clock, errors, events, limits, transitions
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, check_repeated, fence_of, row_fence
+from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
+from holdfast.operations import lease, maintenance, sessions, settle
 from holdfast.operations.apply_transitions import apply_transitions, records
-from holdfast.operations.lease import acknowledge_held
-from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
-from holdfast.operations.sessions import lock_free_sessions
-from holdfast.operations.settle import is_plain_success, settle_jobs
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, StoreTransaction
 
 _CHUNKS_MAX = 10
-_CLAIMED: Final[EventName] = "claimed"
+_CLAIMED: Final[events.EventName] = "claimed"
 
 
 async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
@@ -39,14 +31,22 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
 
 async def _claim_plain(tx: StoreTransaction, request: ClaimRequest) -> list[Claim] | None:
     """Claim in a plain form, if the engine has one for the request and the state of the store."""
-    if request.exclusive or request.resent or request.cut_off:
+    if request.exclusive or request.cut_off:
         return None
-    found = await tx.select_plain(request)
+    found = await tx.claim_plain(request)
     if found is None:
         return None
-    routing, selection = found
-    jobs = await _take(tx, routing, request, selection)
-    return [Claim(Job(job), request.lease_ms) for job in jobs]
+    claims = found.claims
+    if found.fair_scope is None:
+        return claims
+    await _remember_fair_key(tx, found.fair_scope, found.last_fair_key, found.fair_key)
+    if len(claims) < request.limit:
+        claims += _claims(request, await _take(tx, found.routing, request, len(claims)))
+    return claims
+
+
+def _claims(request: ClaimRequest, jobs: Sequence[JobRow]) -> list[Claim]:
+    return [Claim(job_of(job), request.lease_ms) for job in jobs]
 
 
 async def settle_and_claim(
@@ -56,13 +56,19 @@ async def settle_and_claim(
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction."""
-    if all(is_plain_success(checked) for _, checked in outcomes):
-        settlements = await settle_jobs(tx, outcomes)
-        await acknowledge_held(tx, started)
+    if all(settle.is_plain_success(checked) for _, checked in outcomes):
+        if not request.exclusive and not request.cut_off and (indexes := settle.plain_indexes(outcomes)) is not None:
+            both = await tx.settle_and_claim_plain(outcomes, started, request)
+            if both is not None:
+                finished, claims = both
+                done = await settle.accept_finished(tx, outcomes, indexes, finished)
+                return [done[index] for index in range(len(outcomes))], claims
+        settlements = await settle.settle_jobs(tx, outcomes)
+        await lease.acknowledge_held(tx, started)
         return settlements, await claim_jobs(tx, request)
     routing, due, now = await tx.begin_claim()
-    settlements = await settle_jobs(tx, outcomes, routing)
-    await acknowledge_held(tx, started)
+    settlements = await settle.settle_jobs(tx, outcomes, routing)
+    await lease.acknowledge_held(tx, started)
     if any(checked.follow_ups for _, checked in outcomes):
         # Follow-ups may have added routes.
         routing = await tx.routing()
@@ -71,18 +77,20 @@ async def settle_and_claim(
 
 
 async def _claim(
-    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: Now
+    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: clock.Now
 ) -> list[Claim]:
     if request.exclusive:
         await _supersede(tx, routing, request)
-    if request.resent and (held := (await _find_held(tx, request))):
+    if (request.resent or tx.resent) and (held := (await _find_held(tx, request))):
         return held
     if request.cut_off:
         # Maintenance would take back the expired leases and make their jobs suspect.
         await _clear_suspicion(tx, routing, request.worker, request.incarnation)
-    await run_maintenance(tx, routing, due, now)
-    jobs = await _take(tx, routing, request)
-    return [Claim(Job(job), request.lease_ms) for job in jobs]
+    await maintenance.run_maintenance(tx, routing, due, now)
+    if "wakes" in due:
+        # The jobs of schedules may have added routes.
+        routing = await tx.routing()
+    return _claims(request, await _take(tx, routing, request))
 
 
 async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
@@ -93,9 +101,9 @@ async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
     await tx.lock_claim_token(request.worker, request.lease_token)
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    held = [job for job in jobs if transitions.holds(job, fence_of(job), now)]
+    held = [job for job in jobs if transitions.holds(job, row_fence(job), now)]
     check_repeated(request, held)
-    return [Claim(Job(job), request.lease_ms, repeated=True) for job in held]
+    return [Claim(job_of(job), request.lease_ms, repeated=request.resent) for job in held]
 
 
 async def undo_settle_and_claim(tx: StoreTransaction, both: tuple[list[Settlement], list[Claim]]) -> None:
@@ -112,52 +120,50 @@ async def undo_claims(tx: StoreTransaction, claims: Sequence[Claim]) -> None:
     jobs = await tx.refresh(leased)
     now = await tx.now()
     decided = [
-        transitions.withdraw(jobs[claim.job.number], claim.fence, now) for claim in leased if claim.job.number in jobs
+        transitions.withdraw(jobs[claim.job.number], fence_of(claim), now)
+        for claim in leased
+        if claim.job.number in jobs
     ]
     await apply_transitions(tx, routing, [transition for transition in decided if transition is not None], now)
 
 
 async def seconds_to_next_change(tx: StoreTransaction) -> float:
-    """Return the seconds until the next job is due or the next lease expires; infinite if there is none."""
-    due_at_ms, lease_until_ms = await tx.next_times()
+    """Return the seconds until a job or a wake row is due or a lease expires; infinite if there is none."""
+    due_at_ms, lease_until_ms, wake_at_ms = await tx.next_times()
     now = await tx.now()
-    waits = [
-        at_ms - now_ms
-        for at_ms, now_ms in ((due_at_ms, now.wall_ms), (lease_until_ms, now.lease_ms))
-        if at_ms is not None
-    ]
+    times = ((due_at_ms, now.wall_ms), (lease_until_ms, now.lease_ms), (wake_at_ms, now.wall_ms))
+    waits = [at_ms - now_ms for at_ms, now_ms in times if at_ms is not None]
     return max(min(waits), 0) / 1000 if waits else math.inf
 
 
 # --- selecting and leasing -----------------------------------------------------------------------------------------
 
 
-async def _take(
-    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs | None = None
-) -> list[JobRow]:
-    """Lease ready jobs up to the limit, beginning with those of *selection*."""
+async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, claimed: int = 0) -> list[JobRow]:
+    """Lease ready jobs until the claim, which has leased *claimed* jobs before, has as many as its limit."""
     preference, chunks_left = request.preference, _CHUNKS_MAX
     taken: list[JobRow] = []
-    while len(taken) < request.limit:
-        if selection is None:
-            routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-            if not routes:
-                break
-            # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
-            limit = 1 if preference.expired else request.limit - len(taken)
-            ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.recorded_lanes)
-            selection = await tx.select_ready(ready)
+    while (left := request.limit - claimed - len(taken)) > 0:
+        routes = routing.serving(request.lanes, request.kinds, request.capabilities)
+        if not routes:
+            break
+        # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
+        limit = 1 if preference.expired else left
+        first = claimed + len(taken)
+        selection = await tx.select_ready(
+            ReadyRequest(request, preference, routes, limit, first, routing.recorded_lanes)
+        )
         if selection is not None and not selection.jobs:
             # The next job has an affinity that the claim may not add.
             break
         if selection is not None:
-            jobs = await _lease(tx, routing, request, selection, len(taken))
-            await _remember_fair_key(tx, selection, jobs)
+            jobs = await _lease(tx, routing, request, selection, first)
+            if jobs:
+                await _remember_fair_key(tx, selection.fair_scope, selection.last_fair_key, jobs[-1].fair_key)
             taken += jobs
             if jobs and (preference.affinities or preference.affinities_max is not None):
                 preference = preference.after(jobs[-1].affinity).holding(job.affinity for job in jobs)
-            selection = None
-        elif chunks_left and await run_due_maintenance(tx, routing):
+        elif chunks_left and await maintenance.run_due_maintenance(tx, routing):
             # Jobs this claim could take may become ready only after more maintenance; look a bounded number of times.
             chunks_left -= 1
         else:
@@ -189,12 +195,10 @@ async def _lease(
     return jobs
 
 
-async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[JobRow]) -> None:
+async def _remember_fair_key(tx: StoreTransaction, scope: str | None, last: str | None, served: str) -> None:
     """Store the fairness key served last, if tenants alternate and it has changed."""
-    if selected.fair_scope is None or not jobs or jobs[-1].fair_key == selected.last_fair_key:
-        return
-    first = selected.last_fair_key is None
-    await tx.set_last_fair_key(selected.fair_scope, jobs[-1].fair_key, await tx.now(), first=first)
+    if scope is not None and served != last:
+        await tx.set_last_fair_key(scope, served, await tx.now(), first=last is None)
 
 
 # --- workers that were cut off -------------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ async def _clear_suspicion(tx: StoreTransaction, routing: RoutingTable, worker: 
     """
     now = await tx.now()
     while expired := await tx.expired_jobs_of(worker, incarnation, now, limits.CHUNK):
-        jobs = await lock_free_sessions(tx, expired)
+        jobs = await sessions.lock_free_sessions(tx, expired)
         if not jobs:
             break
         await apply_transitions(tx, routing, [transitions.expire(job, now, was_alive=True) for job in jobs], now)
@@ -226,7 +230,9 @@ async def _supersede(tx: StoreTransaction, routing: RoutingTable, request: Claim
     """Make this incarnation the only one of its worker; raise `Conflict` if a later one has superseded it."""
     superseded = await tx.is_superseded(request.worker, request.incarnation)
     if superseded:
-        raise Conflict(f"a later start of the exclusive worker {request.worker!r} has taken over from this one")
+        raise errors.Conflict(
+            f"a later start of the exclusive worker {request.worker!r} has taken over from this one"
+        )
     if superseded is not None:
         return
     now = await tx.now()

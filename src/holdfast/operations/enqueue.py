@@ -1,51 +1,36 @@
 """Enqueueing: find duplicates, check lanes and kinds, and insert all new jobs in one statement."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from operator import itemgetter
 from typing import NamedTuple
 
-from holdfast.domain import limits, transitions
-from holdfast.domain import new_job as new_jobs
+from holdfast.domain import clock, duplicates, errors, events, limits, new_job, new_job as new_jobs, transitions
 from holdfast.domain.claims import Claim
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refused
-from holdfast.domain.events import EventName
-from holdfast.domain.job import HOLDING_KEY, Job, JobRow, row_of
-from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers, with_publication
-from holdfast.domain.results import StoredJob
-from holdfast.domain.routing import RouteKey, RoutingTable
+from holdfast.domain.job import HOLDING_KEY, JobRow, job_of, row_of
+from holdfast.domain.results import StoredJob, stored_new
+from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
+from holdfast.operations import artifacts, dependencies, session_enqueue, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
-from holdfast.operations.artifacts import replace_inputs, write_inputs
-from holdfast.operations.session_enqueue import (
-    LockedSession,
-    append_entry,
-    find_by_message_id,
-    lock_sessions,
-    write_sessions,
-)
+from holdfast.storage import notifications
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
-from holdfast.storage.notifications import LANE_TOPIC
 
 
-async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> StoredJob:
-    """Store one job; *resent* if an earlier send of the same call may have stored it already."""
-    if resent and new.digest is None:
+async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJob:
+    """Store one job."""
+    if tx.resent and new.digest is None:
         # The id is random, so only an earlier send of this call can have stored it.
         stored = await tx.job_by_id(new.id)
         if stored is not None:
-            return StoredJob(Job(stored), created=True)
+            return StoredJob(job_of(stored), created=True)
     plain = await tx.insert_plain(new)
     if plain is not None:
-        tx.topics.add(LANE_TOPIC + plain.lane)
-        return StoredJob(Job(plain), created=True)
+        return StoredJob(plain, created=True)
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 
 
 async def enqueue_jobs(
-    tx: StoreTransaction, checked_jobs: Sequence[CheckedJob], field: str = "jobs"
+    tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], field: str = "jobs"
 ) -> list[StoredJob]:
     """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
@@ -56,95 +41,127 @@ async def enqueue_jobs(
         return []
     index = 0
     try:
-        shared = [new for new in checked_jobs if is_shared(new)]
+        is_plain = all(map(new_jobs.is_plain, checked_jobs))
+        shared = [] if is_plain else [new for new in checked_jobs if is_shared(new)]
+        if not is_plain and any(new.dependencies is not None for new in checked_jobs):
+            await tx.use_edges()
         routing, numbers = await tx.begin_enqueue(len(checked_jobs), _lock_numbers((), shared))
         known, holders = await _lock_duplicates(tx, shared)
-        has_entries = any(new.entry is not None for new in checked_jobs)
-        sessions = await lock_sessions(tx, routing, checked_jobs) if has_entries else {}
+        await _start_webhooks(tx, () if is_plain else checked_jobs)
+        has_entries = not is_plain and any(new.entry is not None for new in checked_jobs)
+        sessions = await session_enqueue.lock_sessions(tx, routing, checked_jobs) if has_entries else {}
         if routing.publications:
             checked_jobs = [
                 new if _is_stored(new, known, sessions) else _with_publication(routing, new, field, index)
                 for index, new in enumerate(checked_jobs)
             ]
-        # Each route with the index of its first job, which an error names.
-        routes = {
-            new.settings.route: position
-            for position, new in reversed([*enumerate(checked_jobs)])
-            if not _is_stored(new, known, sessions)
-        }
+            # A publication may have every event of a kind recorded.
+            is_plain = is_plain and all(map(new_jobs.is_plain, checked_jobs))
+        routes = _first_indexes(checked_jobs, known, sessions)
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_accepted(routing, route)
         routing = await _intern_routes(tx, routing, routes.keys())
-        call = _EnqueueCall(routing, (await tx.now()), known, holders, {}, [], sessions)
+        if is_plain and routing.recorded_lanes.isdisjoint(route.lane for route in routes):
+            tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
+            jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
+            return [stored_new(job) for job in jobs]
+        now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
+        kept = await tx.kept_jobs(keys, now) if keys else {}
+        call = _EnqueueCall(routing, now, known, holders, {}, kept, [], sessions)
         results = []
         for index, new in enumerate(checked_jobs):
             seq = numbers[index]
             if new.digest is None and new.dedupe_key is None and new.entry is None:
                 # The common case: it cannot be a duplicate.
-                results.append(StoredJob(Job(_add_job(call, new, seq)), created=True))
+                results.append(StoredJob(job_of(_add_job(call, new, seq)), created=True))
             else:
                 results.append(await _enqueue_one(tx, call, new, seq))
-    except Refused as refusal:
+    except errors.Refused as refusal:
         if len(checked_jobs) > 1:
             refusal.path = f"{field}[{index}]"
         raise
     await _flush(tx, call)
-    for index, (new, enqueued) in enumerate(zip(checked_jobs, results, strict=True)):
-        if new.artifacts and enqueued.created:
-            path = f"{field}[{index}]" if len(results) > 1 else ""
-            await _write_inputs(tx, row_of(enqueued.job), new, call.now, path)
+    await _write_extras(tx, call, checked_jobs, results, field)
     return results
 
 
-async def _write_inputs(tx: StoreTransaction, job: JobRow, new: CheckedJob, now: Now, path: str) -> None:
+async def _start_webhooks(tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob]) -> None:
+    """Make the service read events if one of the jobs has a URL, before the first event of the jobs is written."""
+    if any(new.webhook_url is not None for new in checked_jobs):
+        await webhook_events.start_reading(tx)
+
+
+async def _write_inputs(
+    tx: StoreTransaction, job: JobRow, new: new_job.CheckedJob, now: clock.Now, path: str
+) -> None:
     """Store the input artifacts of a new job; an error names the job by *path*, unless it is empty."""
     try:
-        await write_inputs(tx, job, new.artifacts, now)
-    except Refused as refusal:
+        await artifacts.write_inputs(tx, job, new.artifacts, now)
+    except errors.Refused as refusal:
         refusal.path = path or None
         raise
-    except InvalidInput as error:
+    except errors.InvalidInput as error:
         if not path:
             raise
-        raise InvalidInput(f"{path}.{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{path}.{error.field}", error.problem) from None
 
 
 class _EnqueueCall(NamedTuple):
     """The state of one call: the locked jobs and sessions, and the new jobs so far."""
 
     routing: RoutingTable
-    now: Now
+    now: clock.Now
     known: dict[str, JobRow]
     """Jobs by chosen id, from the store and from earlier in this call."""
-    holders: dict[DedupeKey, JobRow]
+    holders: dict[new_job.DedupeKey, JobRow]
     """The stored jobs that hold a dedupe key of this call, locked."""
-    new_holders: dict[DedupeKey, JobRow]
+    new_holders: dict[new_job.DedupeKey, JobRow]
     """New jobs of this call by dedupe key."""
+    kept: dict[new_job.DedupeKey, JobRow]
+    """The first jobs of the keys of this call that are kept for a period, in any state."""
     unwritten: list[tuple[RouteKey, JobRow]]
     """New jobs not yet written."""
-    sessions: dict[SessionName, LockedSession]
+    sessions: dict[SessionName, session_enqueue.LockedSession]
     """The sessions of this call's entries."""
 
 
-def _is_stored(new: CheckedJob, known: dict[str, JobRow], sessions: dict[SessionName, LockedSession]) -> bool:
+def _is_stored(
+    new: new_job.CheckedJob, known: dict[str, JobRow], sessions: dict[SessionName, session_enqueue.LockedSession]
+) -> bool:
     """Return whether the store already has the job, by its chosen id or its message id."""
-    return new.id in known or (new.entry is not None and find_by_message_id(sessions, new) is not None)
+    return new.id in known or (
+        new.entry is not None and session_enqueue.find_by_message_id(sessions, new) is not None
+    )
 
 
-def _with_publication(routing: RoutingTable, new: CheckedJob, field: str, index: int) -> CheckedJob:
+def _first_indexes(
+    checked_jobs: Sequence[new_job.CheckedJob],
+    known: dict[str, JobRow],
+    sessions: dict[SessionName, session_enqueue.LockedSession],
+) -> dict[RouteKey, int]:
+    """Return each route of the new jobs with the index of its first job, which an error names."""
+    routes: dict[RouteKey, int] = {}
+    for index, new in enumerate(checked_jobs):
+        route = new.settings.route
+        if route not in routes and not _is_stored(new, known, sessions):
+            routes[route] = index
+    return routes
+
+
+def _with_publication(routing: RoutingTable, new: new_job.CheckedJob, field: str, index: int) -> new_job.CheckedJob:
     try:
-        return with_publication(new, routing.publications.get(new.settings.route.kind))
-    except InvalidInput as error:
+        return new_job.with_publication(new, routing.publications.get(new.settings.route.kind))
+    except errors.InvalidInput as error:
         if not field:
             raise
-        raise InvalidInput(f"{field}[{index}].{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{field}[{index}].{error.field}", error.problem) from None
 
 
 def _check_accepted(routing: RoutingTable, route: RouteKey) -> None:
     if routing.lane(route.lane).state == "draining":
-        raise LaneDraining(route.lane)
+        raise errors.LaneDraining(route.lane)
     if route.kind in routing.retired:
-        raise KindRetired(route.kind)
+        raise errors.KindRetired(route.kind)
 
 
 async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[RouteKey]) -> RoutingTable:
@@ -153,7 +170,7 @@ async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[
     if not missing:
         return routing
     if len(routing.routes) + len(missing) > limits.ROUTES_MAX:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "kind",
             f"would make more than {limits.ROUTES_MAX} combinations of lane, kind and requires;"
             " put variable values into the payload or tags",
@@ -162,8 +179,8 @@ async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[
 
 
 async def _lock_duplicates(
-    tx: StoreTransaction, shared: Sequence[CheckedJob]
-) -> tuple[dict[str, JobRow], dict[DedupeKey, JobRow]]:
+    tx: StoreTransaction, shared: Sequence[new_job.CheckedJob]
+) -> tuple[dict[str, JobRow], dict[new_job.DedupeKey, JobRow]]:
     """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
     if not shared:
         return {}, {}
@@ -177,12 +194,12 @@ async def _lock_duplicates(
     )
 
 
-def is_shared(new: CheckedJob) -> bool:
+def is_shared(new: new_job.CheckedJob) -> bool:
     """Return whether another call may enqueue the same job: it has a chosen id or a dedupe key."""
     return new.digest is not None or new.dedupe_key is not None
 
 
-async def lock_matches(tx: StoreTransaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
+async def lock_matches(tx: StoreTransaction, claims: Sequence[Claim], new: Sequence[new_job.CheckedJob]) -> None:
     """Lock the jobs of *claims* and the stored jobs with an id or dedupe key of *new*, before other locks.
 
     Every call takes these locks in the same order, keys by number and then jobs by number, so that two calls with
@@ -200,13 +217,13 @@ async def lock_jobs_and_keys(tx: StoreTransaction, job_ids: Sequence[str]) -> li
         return []
     keys = set(await tx.dedupe_keys(job_ids))
     if keys:
-        await tx.lock_keys(key_numbers(keys, set()))
+        await tx.lock_keys(duplicates.key_numbers(keys, set()))
     return await tx.lock_matching_jobs(
         [*(JobMatch(job_id=job_id) for job_id in job_ids), *(JobMatch(key=key) for key in keys)]
     )
 
 
-def _matches(shared: Sequence[CheckedJob]) -> list[JobMatch]:
+def _matches(shared: Sequence[new_job.CheckedJob]) -> list[JobMatch]:
     """Return the key and chosen id of each of *shared*."""
     return [
         JobMatch(
@@ -217,7 +234,7 @@ def _matches(shared: Sequence[CheckedJob]) -> list[JobMatch]:
     ]
 
 
-def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list[int]:
+def _lock_numbers(claims: Sequence[Claim], shared: Sequence[new_job.CheckedJob]) -> list[int]:
     """Return the lock numbers of the keys and ids of a call, in order; an empty list if they are too many.
 
     An enqueue with too many takes no such locks: it writes its rows in key order.
@@ -225,30 +242,62 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     keys |= {_key_of(row_of(claim.job)) for claim in claims if claim.job.dedupe_key is not None}
     ids = {new.id for new in shared if new.digest is not None}
-    return key_numbers(keys, ids) if len(keys) + len(ids) <= limits.KEYS_LOCKED_MAX else []
+    return duplicates.key_numbers(keys, ids) if len(keys) + len(ids) <= limits.KEYS_LOCKED_MAX else []
 
 
-async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> StoredJob:
+async def _write_extras(
+    tx: StoreTransaction,
+    call: _EnqueueCall,
+    checked_jobs: Sequence[new_job.CheckedJob],
+    results: Sequence[StoredJob],
+    field: str,
+) -> None:
+    """Store what the new jobs have in other tables: kept dedupe keys, URLs, dependencies and input artifacts."""
+    created = [
+        (index, new, row_of(enqueued.job))
+        for index, (new, enqueued) in enumerate(zip(checked_jobs, results, strict=True))
+        if enqueued.created
+    ]
+    kept = [
+        (call.routing.routes[new.settings.route], job, call.now.wall_ms + new.dedupe_for_ms)
+        for _, new, job in created
+        if new.dedupe_for_ms is not None
+    ]
+    if kept:
+        await tx.keep_keys(kept)
+    urls = [(job.id, new.webhook_url) for _, new, job in created if new.webhook_url is not None]
+    if urls:
+        await tx.insert_job_urls(urls)
+    if any(new.dependencies is not None for _, new, _ in created):
+        await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], call.now, field)
+    for index, new, job in created:
+        if new.artifacts:
+            await _write_inputs(tx, job, new, call.now, f"{field}[{index}]" if len(results) > 1 else "")
+
+
+async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: new_job.CheckedJob, seq: int) -> StoredJob:
     if new.id in call.known:
-        return StoredJob(Job(new_jobs.same_request(call.known[new.id], new)), created=False)
-    if new.entry is not None and (original := find_by_message_id(call.sessions, new)) is not None:
-        return StoredJob(Job(original), created=False)
+        return StoredJob(job_of(duplicates.same_request(call.known[new.id], new)), created=False)
+    if new.entry is not None and (original := session_enqueue.find_by_message_id(call.sessions, new)) is not None:
+        return StoredJob(job_of(original), created=False)
     if new.dedupe_key is not None:
         enqueued = await _handle_duplicate(tx, call, new, seq)
         if enqueued is not None:
             return enqueued
-    return StoredJob(Job(_add_job(call, new, seq)), created=True)
+    return StoredJob(job_of(_add_job(call, new, seq)), created=True)
 
 
-def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: JobRow | None = None) -> JobRow:
-    fair_key = call.routing.lane(new.settings.route.lane).fair_key_of(new.settings.tenant)
+def _add_job(call: _EnqueueCall, new: new_job.CheckedJob, seq: int, predecessor: JobRow | None = None) -> JobRow:
+    fair_key = fair_key_of(call.routing.lane(new.settings.route.lane), new.settings.tenant)
     job = new_jobs.new_job(new, seq, fair_key, call.now)
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
+    elif new.dependencies is not None:
+        job = job._replace(state="dependent")
     if records(call.routing, job, "enqueued"):
         job = job.counting_event()
     if new.entry is not None:
-        job = append_entry(_session_of(call, new), new, job, call.now)
+        job = session_enqueue.append_entry(_session_of(call, new), new, job, call.now)
     call.unwritten.append((new.settings.route, job))
     if new.digest is not None:
         call.known[new.id] = job
@@ -257,42 +306,45 @@ def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: JobRow 
     return job
 
 
-def _session_of(call: _EnqueueCall, new: CheckedJob) -> LockedSession:
+def _session_of(call: _EnqueueCall, new: new_job.CheckedJob) -> session_enqueue.LockedSession:
     assert new.entry is not None  # noqa: S101  # only entries come here
     return call.sessions[new.settings.tenant, new.entry.session]
 
 
-def _key(new: CheckedJob) -> DedupeKey:
+def _key(new: new_job.CheckedJob) -> new_job.DedupeKey:
     return (new.settings.tenant, new.settings.dedupe_kind or "", new.dedupe_key or "")
 
 
-def _key_of(job: JobRow) -> DedupeKey:
+def _key_of(job: JobRow) -> new_job.DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
-async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> StoredJob | None:
+async def _handle_duplicate(
+    tx: StoreTransaction, call: _EnqueueCall, new: new_job.CheckedJob, seq: int
+) -> StoredJob | None:
     """Apply `on_duplicate` if a job holds the dedupe key of *new*; return None if none does."""
     holder = call.new_holders.get(_key(new)) or (await _stored_holder(tx, call, _key(new)))
     if holder is None:
-        return None
+        first = None if new.dedupe_for_ms is None else call.kept.get(_key(new))
+        return None if first is None else StoredJob(job_of(first), created=False)
     successor = None
     if new.settings.on_duplicate == "run_again" and holder.state == "running":
         # Write now: the successor may have been added earlier in this call.
         await _flush(tx, call)
         successor = await tx.successor_by_key(_key(new))
-    match new_jobs.resolve_duplicate(new, holder, successor):
+    match duplicates.resolve_duplicate(new, holder, successor):
         case "keep":
-            return StoredJob(Job(holder), created=False)
+            return StoredJob(job_of(holder), created=False)
         case "succeed":
-            return StoredJob(Job(_add_job(call, new, seq, predecessor=holder)), created=True)
+            return StoredJob(job_of(_add_job(call, new, seq, predecessor=holder)), created=True)
         case "replace":
-            return StoredJob(Job(await _replace(tx, call, holder, new)), created=False)
+            return StoredJob(job_of(await _replace(tx, call, holder, new)), created=False)
         case "replace_successor":
             assert successor is not None  # noqa: S101  # only an existing successor is replaced
-            return StoredJob(Job(await _replace(tx, call, successor, new)), created=False)
+            return StoredJob(job_of(await _replace(tx, call, successor, new)), created=False)
 
 
-async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKey) -> JobRow | None:
+async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: new_job.DedupeKey) -> JobRow | None:
     holder = call.holders.get(key)
     if holder is not None and (transitions.overdue(holder, call.now) or transitions.expired(holder, call.now)):
         del call.holders[key]
@@ -301,7 +353,9 @@ async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKe
     return holder
 
 
-async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKey, now: Now) -> JobRow | None:
+async def live_holder(
+    tx: StoreTransaction, routing: RoutingTable, key: new_job.DedupeKey, now: clock.Now
+) -> JobRow | None:
     """Return the unfinished job that holds a dedupe key.
 
     Fail or expire the job first if its deadline has passed or its lease has expired: if it is then finished, it no
@@ -318,16 +372,16 @@ async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKe
     return holder
 
 
-async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: CheckedJob) -> JobRow:
+async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: new_job.CheckedJob) -> JobRow:
     await _flush(tx, call)
-    replaced = new_jobs.replace_content(job, new)
-    if not await replace_inputs(tx, job, new.artifacts, call.now) and replaced == job:
+    replaced = duplicates.replace_content(job, new)
+    if not await artifacts.replace_inputs(tx, job, new.artifacts, call.now) and replaced == job:
         return job
-    recorded: dict[int, EventName] = {}
+    recorded: dict[int, events.EventName] = {}
     if records(call.routing, replaced, "replaced"):
         replaced = replaced.counting_event()
         recorded[replaced.seq] = "replaced"
-    await tx.update_content(replaced)
+    await tx.update_content(job, replaced)
     await tx.append_events(recorded, call.now)
     for jobs in (call.new_holders, call.holders):
         if (holder := jobs.get(_key(new))) is not None and holder.seq == replaced.seq:
@@ -347,7 +401,7 @@ async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, call.now)
     await notify_jobs(tx, jobs)
     if entries:
-        await write_sessions(tx, call.routing, list(call.sessions.values()), entries, call.now)
+        await session_enqueue.write_sessions(tx, call.routing, list(call.sessions.values()), entries, call.now)
 
 
 def _in_key_order(unwritten: list[tuple[RouteKey, JobRow]]) -> list[tuple[RouteKey, JobRow]]:

@@ -1,43 +1,25 @@
 """Reading jobs, attempts, counts and the health report."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.domain import limits, serving, strict_json, transitions
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import EventsPruned, InvalidInput, JobNotFound, WorkerNotFound
+from holdfast.domain import clock, errors, limits, new_job, results, serving, strict_json, transitions, validation
 from holdfast.domain.events import EventPage
-from holdfast.domain.job import FINISHED, Attempt, Job, JobRow
-from holdfast.domain.results import (
-    Backlog,
-    CountBy,
-    Finding,
-    JobFilter,
-    JobPage,
-    StoreReport,
-    Tally,
-    Waiting,
-    WorkerInfo,
-    WorkerRequest,
-)
+from holdfast.domain.job import FINISHED, Attempt, Job, JobRow, attempt_of, job_of
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.serving import ReadyCount, Unserved
-from holdfast.domain.validation import datetime_of
-from holdfast.storage.contract import EventPosition, StoreTransaction, cursor_of
-from holdfast.storage.notifications import worker_request_topic
+from holdfast.operations import schedule_findings, webhook_events
+from holdfast.storage import contract, notifications
 
 _BEYOND = 1 << 62
 
 
-async def get(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> Job:
+async def get(tx: contract.StoreTransaction, job_id: str | int, tenant: str | None) -> Job:
     """Return the job with this id or number, or raise `JobNotFound`."""
-    return Job(await get_row(tx, job_id, tenant))
+    return job_of(await get_row(tx, job_id, tenant))
 
 
-async def get_row(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> JobRow:
+async def get_row(tx: contract.StoreTransaction, job_id: str | int, tenant: str | None) -> JobRow:
     """Return the job with this id or number, locked if the transaction writes; raise `JobNotFound` if none."""
     job: JobRow | None
     if isinstance(job_id, int):
@@ -45,12 +27,12 @@ async def get_row(tx: StoreTransaction, job_id: str | int, tenant: str | None) -
     else:
         job = await tx.job_by_id(job_id)
     if job is None or tenant not in {None, job.tenant}:
-        raise JobNotFound(str(job_id))
+        raise errors.JobNotFound(str(job_id))
     return job
 
 
 async def get_overdue(
-    tx: StoreTransaction,
+    tx: contract.StoreTransaction,
     job_id: str,
     tenant: str | None,
     wait_seconds: float = 0.0,  # noqa: ARG001  # a transaction does not wait
@@ -61,38 +43,41 @@ async def get_overdue(
     """
     job = await get_row(tx, job_id, tenant)
     now = await tx.now()
-    return Job(job), not job.finished and transitions.overdue(job, now)
+    return job_of(job), not job.finished and transitions.overdue(job, now)
 
 
-async def attempts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[Attempt]:
+async def attempts(tx: contract.StoreTransaction, job_id: str, tenant: str | None) -> list[Attempt]:
     """Return the stored attempts and the current one, which is part of the job's row."""
     job = await get_row(tx, job_id, tenant)
     rows = await tx.attempts(job.seq)
     if job.epoch and not (rows and rows[-1].epoch == job.epoch):
         rows = [*rows, transitions.newest_attempt(job)]
-    return list(map(Attempt.of_row, rows))
+    return list(map(attempt_of, rows))
 
 
-async def counts(tx: StoreTransaction, by: CountBy, tenant: str | None) -> dict[str, int]:
+async def counts(tx: contract.StoreTransaction, by: results.CountBy, tenant: str | None) -> dict[str, int]:
     """Count jobs by one column."""
     return await tx.count_jobs(by, tenant)
 
 
-async def tally(tx: StoreTransaction, job_filter: JobFilter) -> list[Tally]:
+async def tally(tx: contract.StoreTransaction, job_filter: results.JobFilter) -> list[results.Tally]:
     """Count the matching jobs by lane, kind and state."""
     return await tx.tally_jobs(job_filter, await tx.now())
 
 
-async def jobs(tx: StoreTransaction, job_filter: JobFilter, after: str | None, limit: int) -> JobPage:
+async def jobs(
+    tx: contract.StoreTransaction, job_filter: results.JobFilter, after: str | None, limit: int
+) -> results.JobPage:
     """Return a page of jobs, newest first."""
-    by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED and job_filter.session is None
+    by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED
+    by_finish = by_finish and job_filter.session is None and job_filter.root is None and not job_filter.tags
     if job_filter.session is not None:
         job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)
     found = await tx.list_jobs(job_filter, before, limit + 1, await tx.now(), by_finish=by_finish)
     page = found[:limit]
     cursor = _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None
-    return JobPage(tuple(map(Job, page)), cursor)
+    return results.JobPage(tuple(map(job_of, page)), cursor)
 
 
 def _cursor(job: JobRow, *, by_finish: bool) -> str:
@@ -109,15 +94,15 @@ def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
         return int(numbers[0]), int(numbers[1])
     if usable and not by_finish and scheme == "o1" and len(numbers) == 1:
         return _BEYOND, int(numbers[0])
-    raise InvalidInput("after", f"{after!r} is not a cursor of this list")
+    raise errors.InvalidInput("after", f"{after!r} is not a cursor of this list")
 
 
-async def report(tx: StoreTransaction) -> StoreReport:
+async def report(tx: contract.StoreTransaction) -> results.StoreReport:
     """Return the engine's findings about the store and the findings about jobs."""
-    return StoreReport([*await tx.health(), *await problems(tx)])
+    return results.StoreReport([*await tx.health(), *await problems(tx)])
 
 
-async def problems(tx: StoreTransaction) -> list[Finding]:
+async def problems(tx: contract.StoreTransaction) -> list[results.Finding]:
     """Return findings about jobs: expired leases, suspect jobs, due jobs, and ready jobs that no worker serves."""
     now = await tx.now()
     expired, suspect, due = await tx.problem_counts(now)
@@ -131,30 +116,32 @@ async def problems(tx: StoreTransaction) -> list[Finding]:
         ),
         _finding(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
         *serving.unserved_findings(await unserved(tx)),
+        *await webhook_events.findings(tx),
+        *await schedule_findings.findings(tx),
     ]
 
 
-def _finding(count: int, name: str, message: str, remedy: str) -> Finding:
+def _finding(count: int, name: str, message: str, remedy: str) -> results.Finding:
     if not count:
-        return Finding(name, "ok", "none")
-    return Finding(name, "warning", f"{count} {message}", remedy)
+        return results.Finding(name, "ok", "none")
+    return results.Finding(name, "warning", f"{count} {message}", remedy)
 
 
-async def backlog(tx: StoreTransaction) -> Backlog:
+async def backlog(tx: contract.StoreTransaction) -> results.Backlog:
     """Return ready jobs by lane and kind with the age of the oldest, and the totals of other unfinished jobs."""
     now = await tx.now()
     counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
     heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
     rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
-    return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
+    return results.Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 
 
-async def unserved(tx: StoreTransaction) -> list[Unserved]:
+async def unserved(tx: contract.StoreTransaction) -> list[serving.Unserved]:
     """Return the ready jobs that no live worker serves."""
     waiting = [
-        ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
+        serving.ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
         for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
-        if count
+        if count and lane != new_job.SYSTEM_LANE
     ]
     if not waiting:
         return []
@@ -165,16 +152,17 @@ async def unserved(tx: StoreTransaction) -> list[Unserved]:
     )
 
 
-async def seconds_to_due(tx: StoreTransaction) -> float | None:
-    """Return the seconds until the next scheduled job is due; None if there is none."""
-    due_at_ms = (await tx.next_times()).due_at_ms
+async def seconds_to_due(tx: contract.StoreTransaction, *, ticks: bool = False) -> float | None:
+    """Return the seconds until a scheduled job, or with *ticks* also a schedule, is due; None if there is none."""
+    due_at_ms, _, wake_at_ms = await tx.next_times()
+    times = [at_ms for at_ms in (due_at_ms, wake_at_ms if ticks else None) if at_ms is not None]
     now = await tx.now()
-    return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
+    return max(0, min(times) - now.wall_ms) / 1000 if times else None
 
 
 def _waiting(
     counted: list[tuple[str, str, str, int]], heads: list[tuple[str, str, int]], now_ms: int
-) -> tuple[Waiting, ...]:
+) -> tuple[results.Waiting, ...]:
     """Sum the counts of routes by lane and kind; routes also differ by required capabilities."""
     jobs: dict[tuple[str, str], int] = {}
     for lane, kind, _, count in counted:
@@ -184,18 +172,18 @@ def _waiting(
     for lane, kind, due_at_ms in heads:
         oldest[lane, kind] = min(due_at_ms, oldest.get((lane, kind), due_at_ms))
     return tuple(
-        Waiting(lane, kind, count, max(0, now_ms - oldest.get((lane, kind), now_ms)) / 1000)
+        results.Waiting(lane, kind, count, max(0, now_ms - oldest.get((lane, kind), now_ms)) / 1000)
         for (lane, kind), count in sorted(jobs.items())
     )
 
 
-async def end_of_events(tx: StoreTransaction) -> EventPosition:
+async def end_of_events(tx: contract.StoreTransaction) -> contract.EventPosition:
     """Return the position of the newest event that can be read, or that up to which the log was pruned."""
     horizon = await tx.event_horizon()
     return max(horizon, await tx.newest_event() or horizon)
 
 
-def event_position(cursor: str) -> EventPosition:
+def event_position(cursor: str) -> contract.EventPosition:
     """Return the position in the event log that *cursor* names, or raise `InvalidInput`."""
     scheme, *numbers = cursor.split("-")
     if all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
@@ -203,10 +191,12 @@ def event_position(cursor: str) -> EventPosition:
             return 0, int(numbers[0])
         if scheme == "e2" and len(numbers) == 2:
             return int(numbers[0]), int(numbers[1])
-    raise InvalidInput("after", f"{cursor!r} is not a cursor of the event log")
+    raise errors.InvalidInput("after", f"{cursor!r} is not a cursor of the event log")
 
 
-async def page(tx: StoreTransaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
+async def page(
+    tx: contract.StoreTransaction, after: str | None, limit: int, tenant: str | None
+) -> tuple[EventPage, bool]:
     """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
 
     Events are held back while an open transaction may still add events before them.
@@ -214,18 +204,20 @@ async def page(tx: StoreTransaction, after: str | None, limit: int, tenant: str 
     horizon = await tx.event_horizon()
     position = horizon if after is None else event_position(after)
     if position < horizon:
-        raise EventsPruned(cursor_of(horizon))
+        raise errors.EventsPruned(contract.cursor_of(horizon))
     found = await tx.events_after(position, limit)
     last = found[-1][0] if found else position
     held_back = len(found) < limit and await tx.events_held_back(last)
-    events = tuple(event for _, event in found if tenant in {None, event.tenant})
-    return EventPage(events, cursor_of(last)), held_back
+    events = tuple(
+        event for _, event in found if tenant in {None, event.tenant} and event.lane != new_job.SYSTEM_LANE
+    )
+    return EventPage(events, contract.cursor_of(last)), held_back
 
 
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
-async def write_worker(tx: StoreTransaction, worker: WorkerInfo) -> WorkerRequest | None:
+async def write_worker(tx: contract.StoreTransaction, worker: results.WorkerInfo) -> results.WorkerRequest | None:
     """Write the row of one start of a worker, and delete a chunk of rows that are out of date.
 
     Return what was requested of this start.
@@ -236,28 +228,30 @@ async def write_worker(tx: StoreTransaction, worker: WorkerInfo) -> WorkerReques
     return requested
 
 
-async def delete_worker(tx: StoreTransaction, worker: str, incarnation: str) -> None:
+async def delete_worker(tx: contract.StoreTransaction, worker: str, incarnation: str) -> None:
     """Delete the row of a worker that stops."""
     await tx.delete_worker(worker, incarnation)
 
 
-async def newest_workers(tx: StoreTransaction, limit: int) -> list[WorkerInfo]:
+async def newest_workers(tx: contract.StoreTransaction, limit: int) -> list[results.WorkerInfo]:
     """Return the workers that wrote their row last, with the number of jobs that each holds."""
     return _mark_silent(await tx.newest_workers(limit), await tx.now())
 
 
-async def request_worker(tx: StoreTransaction, worker: str, requested: WorkerRequest) -> list[WorkerInfo]:
+async def request_worker(
+    tx: contract.StoreTransaction, worker: str, requested: results.WorkerRequest
+) -> list[results.WorkerInfo]:
     """Request every start of a worker to drain or stop and return them, newest first, or raise `WorkerNotFound`."""
     await tx.request_worker(worker, requested)
     found = sorted(await tx.workers_of_name(worker), key=lambda start: start.beat_at, reverse=True)
     starts = _mark_silent(found, await tx.now())
     if not starts:
         known = {other.worker: None for other in await tx.newest_workers(limits.PAGE_MAX)}
-        raise WorkerNotFound(worker, difflib.get_close_matches(worker, known))
-    tx.notify([worker_request_topic(worker)])
+        raise errors.WorkerNotFound(worker, difflib.get_close_matches(worker, known))
+    tx.notify([notifications.worker_request_topic(worker)])
     return starts
 
 
-def _mark_silent(workers: Sequence[WorkerInfo], now: Now) -> list[WorkerInfo]:
-    silent_since = datetime_of(now.wall_ms - limits.WORKER_SILENT_MS)
+def _mark_silent(workers: Sequence[results.WorkerInfo], now: clock.Now) -> list[results.WorkerInfo]:
+    silent_since = validation.datetime_of(now.wall_ms - limits.WORKER_SILENT_MS)
     return [replace(worker, state="silent") if worker.beat_at < silent_since else worker for worker in workers]

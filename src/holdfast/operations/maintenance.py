@@ -1,29 +1,26 @@
 """Maintenance: the passes that every claim runs before it selects jobs, a bounded chunk of each.
 
-No process is in charge of time. A claim promotes scheduled jobs that are due, takes back jobs whose lease has expired
-and fails waiting jobs whose deadline has passed.
+No process is in charge of time. A claim promotes scheduled jobs that are due, takes back jobs whose lease has
+expired, fails waiting jobs whose deadline has passed, and folds wake rows: it fires schedules and
+releases jobs whose parents have ended.
 """
-
-from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.clock import Now
+from holdfast.domain import clock, limits, transitions
 from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.transitions import Transition
+from holdfast.operations import artifacts, sessions, wakes
 from holdfast.operations.apply_transitions import apply_transitions
-from holdfast.operations.sessions import lock_free_sessions
 from holdfast.storage.contract import PassName, StoreTransaction
 
 
 class Pass(NamedTuple):
     """One kind of maintenance: the jobs it finds and the transition it applies to each."""
 
-    find: Callable[[StoreTransaction, Now, int], Awaitable[list[JobRow]]]
-    decide: Callable[[JobRow, Now], Transition]
+    find: Callable[[StoreTransaction, clock.Now, int], Awaitable[list[JobRow]]]
+    decide: Callable[[JobRow, clock.Now], transitions.Transition]
 
 
 # In the order in which they run: a job that is late fails even if it is due as well.
@@ -34,12 +31,16 @@ PASSES: Final[Mapping[PassName, Pass]] = {
 }
 
 
-async def run_maintenance(tx: StoreTransaction, routing: RoutingTable, due: frozenset[PassName], now: Now) -> bool:
+async def run_maintenance(
+    tx: StoreTransaction, routing: RoutingTable, due: frozenset[PassName], now: clock.Now
+) -> bool:
     """Run one chunk of each pass that is *due*; return whether any of them changed a job."""
     changed = False
     for name, one in PASSES.items():
         if name in due:
             changed |= await _run_chunk(tx, routing, one, now)
+    if "wakes" in due:
+        changed |= await wakes.fold(tx, routing, now)
     return changed
 
 
@@ -54,7 +55,14 @@ async def fail_late_jobs(tx: StoreTransaction) -> bool:
     return await _run_chunk(tx, await tx.routing(), PASSES["deadlines"], await tx.now())
 
 
-async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: Now) -> bool:
-    jobs = await lock_free_sessions(tx, await one.find(tx, now, limits.CHUNK))
+async def delete_expired(tx: StoreTransaction) -> bool:
+    """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any."""
+    uploads, now = await artifacts.delete_expired_uploads(tx), await tx.now()
+    keys, holders = await tx.delete_kept_keys(now, limits.CHUNK), await tx.delete_unused_holders(now)
+    return uploads or bool(keys or holders)
+
+
+async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: clock.Now) -> bool:
+    jobs = await sessions.lock_free_sessions(tx, await one.find(tx, now, limits.CHUNK))
     await apply_transitions(tx, routing, [one.decide(job, now) for job in jobs], now)
     return bool(jobs)

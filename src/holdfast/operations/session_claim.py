@@ -4,35 +4,18 @@ A claim locks the session first and never waits for the lock of an entry, becaus
 may be waiting for the session.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.claim_order import fair_order_key
-from holdfast.domain.claims import fence_of
-from holdfast.domain.clock import Now
-from holdfast.domain.job import Job, JobRow
+from holdfast.domain import claim_order, claims, clock, limits, session_claims, sessions, transitions
+from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.session_claims import (
-    SessionClaim,
-    SessionFence,
-    SessionRequest,
-    check_owner,
-    check_repeated,
-    derive_fence,
-)
-from holdfast.domain.sessions import EntryType, Session
-from holdfast.domain.transitions import Transition
+from holdfast.operations import lease, maintenance, session_lease
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.claim import seconds_to_next_change, undo_claims
-from holdfast.operations.lease import held_job
-from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
-from holdfast.operations.session_lease import end_expired_leases
 from holdfast.operations.sessions import choose_from_line, sessions_of
 from holdfast.storage.contract import OvertakenError, StoreTransaction
 
@@ -55,8 +38,8 @@ class CandidateSessions(NamedTuple):
 class CandidateSearch:
     """Goes through the fairness keys, and again with a wider window if sessions were locked."""
 
-    request: SessionRequest
-    heads: list[tuple[int, EntryType]]
+    request: session_claims.SessionRequest
+    heads: list[tuple[int, sessions.EntryType]]
     """The routes and entry types that the head of a session may have."""
     scope: str | None
     last_fair_key: str | None = None
@@ -101,7 +84,7 @@ class CandidateSearch:
 
     async def _next_fair_key(self, tx: StoreTransaction) -> str | None:
         fair_keys = await tx.next_session_fair_keys(self.heads, self.current or "")
-        return min(fair_keys, key=lambda fair_key: fair_order_key(fair_key, self.current), default=None)
+        return min(fair_keys, key=lambda fair_key: claim_order.fair_order_key(fair_key, self.current), default=None)
 
     async def _find_of_tenant(self, tx: StoreTransaction, *, same_key: bool) -> CandidateSessions | None:
         tenant = self.request.tenant or ""
@@ -126,7 +109,7 @@ class CandidateSearch:
         return [number for _, number in sorted(rows) if number not in self.skipped][: self.window]
 
 
-def candidate_sessions(request: SessionRequest, routes: Sequence[int]) -> CandidateSearch:
+def candidate_sessions(request: session_claims.SessionRequest, routes: Sequence[int]) -> CandidateSearch:
     """Return the search for sessions that *request* may claim on these routes."""
     heads = [(route, entry_type) for route in routes for entry_type in request.entry_types]
     return CandidateSearch(request, heads, None if request.tenant is not None else request.fair_scope)
@@ -148,7 +131,9 @@ _TRIES_MAX = 64
 _CHUNKS_MAX = 10
 
 
-async def claim_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
+async def claim_session(
+    tx: StoreTransaction, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Lease the next entries of one session, or return None if none can be claimed now."""
     routing = await tx.routing()
     held = (await tx.refresh(request.turn.claims)) if request.turn is not None else {}
@@ -160,25 +145,32 @@ async def claim_session(tx: StoreTransaction, request: SessionRequest) -> Sessio
     if request.turn is not None:
         return await _lease_more(tx, routing, session, request, request.turn, held)
     session = await _maintain_session(tx, routing, session)
-    check_owner(session, request.session_lease, (await tx.now()))
+    session_claims.check_owner(session, request.session_lease, (await tx.now()))
     if await tx.session_running_seqs(session.number):
         return None
     return await _lease_run(tx, routing, session, request, None)
 
 
-async def claim_any_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
+async def claim_any_session(
+    tx: StoreTransaction, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Lease the next entries of any ready session: tenants alternate, the oldest head goes first."""
+    if await tx.finds_no_session(request):
+        return None
     routing, due, now = await tx.begin_claim(thorough=True)
-    if request.resent and (repeated := await _find_held_claim(tx, request)):
+    if (request.resent or tx.resent) and (repeated := await _find_held_claim(tx, request)):
         return repeated
-    await run_maintenance(tx, routing, due, now)
-    await end_expired_leases(tx, routing, now)
+    await maintenance.run_maintenance(tx, routing, due, now)
+    await session_lease.end_expired_leases(tx, routing, now)
     for _ in range(_CHUNKS_MAX):
         claim = await _claim_candidate(tx, routing, request)
         if claim is not None:
             return claim
         # Entries this claim could take may become ready only after more maintenance; look a bounded number of times.
-        if not (await run_due_maintenance(tx, routing) or await end_expired_leases(tx, routing, await tx.now())):
+        if not (
+            await maintenance.run_due_maintenance(tx, routing)
+            or await session_lease.end_expired_leases(tx, routing, await tx.now())
+        ):
             break
     return None
 
@@ -192,12 +184,25 @@ async def seconds_to_session(tx: StoreTransaction) -> float:
     return min(jobs, session)
 
 
+async def seconds_to_maintenance(tx: StoreTransaction) -> float:
+    """Return the seconds until `maintain` has something to do; infinite if there is nothing."""
+    _, due, _ = await tx.begin_claim(thorough=True)
+    return 0.0 if due else await seconds_to_session(tx)
+
+
+async def maintain(tx: StoreTransaction) -> bool:
+    """Do what a claim does before it selects jobs, a chunk of it; return whether anything has changed."""
+    routing, due, now = await tx.begin_claim(thorough=True)
+    changed = await maintenance.run_maintenance(tx, routing, due, now)
+    return await session_lease.end_expired_leases(tx, routing, now) or changed
+
+
 # --- any session ---------------------------------------------------------------------------------------------------
 
 
 async def _claim_candidate(
-    tx: StoreTransaction, routing: RoutingTable, request: SessionRequest
-) -> SessionClaim | None:
+    tx: StoreTransaction, routing: RoutingTable, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Claim the first candidate session that is not locked; skip locked sessions instead of waiting."""
     routes = routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
     if not routes:
@@ -226,19 +231,19 @@ async def _claim_candidate(
 class _OpenClaim(NamedTuple):
     """The fence of a claim and the number of entries already leased under it."""
 
-    fence: SessionFence
+    fence: session_claims.SessionFence
     leased: int
 
 
 async def _lease_run(
     tx: StoreTransaction,
     routing: RoutingTable,
-    session: Session,
-    request: SessionRequest,
+    session: sessions.Session,
+    request: session_claims.SessionRequest,
     extended: _OpenClaim | None,
     *,
     waits: bool = True,
-) -> SessionClaim | None:
+) -> session_claims.SessionClaim | None:
     """Lease the session's next entries, with a new fence unless they extend a claim."""
     accepted = {
         route.number for route in routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
@@ -264,18 +269,18 @@ async def _lease_run(
 async def _lease(
     tx: StoreTransaction,
     routing: RoutingTable,
-    session: Session,
-    request: SessionRequest,
+    session: sessions.Session,
+    request: session_claims.SessionRequest,
     jobs: list[JobRow],
     extended: _OpenClaim | None,
-) -> SessionClaim:
+) -> session_claims.SessionClaim:
     now = await tx.now()
-    claim = extended or _OpenClaim(derive_fence(session, jobs[0].id, request.lease_token), 0)
+    claim = extended or _OpenClaim(session_claims.derive_fence(session, jobs[0].id, request.lease_token), 0)
     until_ms = now.lease_ms + request.lease_ms
     if request.generation is not None:
         until_ms = session.lease_until_ms or until_ms
     decided = [
-        Transition(
+        transitions.Transition(
             job,
             job.attempted(
                 worker=request.worker,
@@ -297,57 +302,59 @@ async def _lease(
     return _claim(session, request, claim.fence, leased)
 
 
-async def undo_session_claim(tx: StoreTransaction, claim: SessionClaim | None) -> None:
+async def undo_session_claim(tx: StoreTransaction, claim: session_claims.SessionClaim | None) -> None:
     """Release the entries that this call has leased, not those that it found held already."""
     if claim is not None and not claim.repeated:
         await undo_claims(tx, claim.claims)
 
 
 def _claim(
-    session: Session,
-    request: SessionRequest,
-    fence: SessionFence,
+    session: sessions.Session,
+    request: session_claims.SessionRequest,
+    fence: session_claims.SessionFence,
     jobs: Sequence[JobRow],
     *,
     repeated: bool = False,
-) -> SessionClaim:
+) -> session_claims.SessionClaim:
     entry = jobs[0].entry
-    entry_type: EntryType = "message" if entry is None else entry.entry_type
-    return SessionClaim(
+    entry_type: sessions.EntryType = "message" if entry is None else entry.entry_type
+    return session_claims.SessionClaim(
         session=session.name,
         tenant=session.tenant,
         entry_type=entry_type,
         claim_id=fence.claim_id,
         fencing_token=fence.fencing_token,
-        entries=tuple(map(Job, jobs)),
+        entries=tuple(map(job_of, jobs)),
         lease_ms=request.lease_ms,
         generation=request.generation,
         repeated=repeated,
     )
 
 
-async def _find_held_claim(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
+async def _find_held_claim(
+    tx: StoreTransaction, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Return the claim that an earlier send of the same request made, if it is still held.
 
     Lock the token first, so that a send that is still in flight is decided before this one.
     """
     await tx.lock_claim_token(request.worker, request.lease_token)
     found = await _held_jobs(tx, request)
-    check_repeated(request, found)
+    session_claims.check_repeated(request, found)
     if not found:
         return None
     [session] = await tx.sessions_by_number(sessions_of(found))
     # Their holder may have settled them before the session was locked.
     jobs = await _held_jobs(tx, request)
-    fence = SessionFence(session.claim_id or "", session.fence, request.lease_token)
+    fence = session_claims.SessionFence(session.claim_id or "", session.fence, request.lease_token)
     return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
-async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[JobRow]:
+async def _held_jobs(tx: StoreTransaction, request: session_claims.SessionRequest) -> list[JobRow]:
     """Return the jobs that the worker of *request* holds under its lease token, in order."""
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    return [job for job in jobs if transitions.holds(job, fence_of(job), now)]
+    return [job for job in jobs if transitions.holds(job, claims.row_fence(job), now)]
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -356,19 +363,19 @@ async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[JobR
 async def _lease_more(
     tx: StoreTransaction,
     routing: RoutingTable,
-    session: Session,
-    request: SessionRequest,
-    turn: SessionClaim,
+    session: sessions.Session,
+    request: session_claims.SessionRequest,
+    turn: session_claims.SessionClaim,
     held: dict[int, JobRow],
-) -> SessionClaim | None:
+) -> session_claims.SessionClaim | None:
     """Lease more of the session under the fence of *turn*, which must be its live claim, or raise `LeaseLost`.
 
     This covers the session lease too: a turn does not outlive the session lease under which it was claimed.
     """
     now = await tx.now()
     for claim in turn.claims:
-        transitions.check_fence(held_job(held, claim.fence), claim.fence, now)
-    fence = SessionFence(session.claim_id or "", session.fence, turn.lease_token)
+        transitions.check_fence(lease.held_job(held, claims.fence_of(claim)), claims.fence_of(claim), now)
+    fence = session_claims.SessionFence(session.claim_id or "", session.fence, turn.lease_token)
     leased = [job for job in await _held_jobs(tx, request) if job.session_number == session.number]
     known = {job.number for job in turn.entries}
     if unknown := [job for job in leased if job.seq not in known]:
@@ -381,7 +388,9 @@ async def _lease_more(
 # --- maintenance ---------------------------------------------------------------------------------------------------
 
 
-async def _maintain_session(tx: StoreTransaction, routing: RoutingTable, session: Session) -> Session:
+async def _maintain_session(
+    tx: StoreTransaction, routing: RoutingTable, session: sessions.Session
+) -> sessions.Session:
     """Take back expired entries and promote due entries of one session; return the current session."""
     now = await tx.now()
     changed = await _apply_in_chunks(
@@ -394,16 +403,16 @@ async def _maintain_session(tx: StoreTransaction, routing: RoutingTable, session
     return current
 
 
-async def _promote_due(tx: StoreTransaction, routing: RoutingTable, session: int, now: Now) -> bool:
+async def _promote_due(tx: StoreTransaction, routing: RoutingTable, session: int, now: clock.Now) -> bool:
     return await _apply_in_chunks(tx, routing, partial(tx.session_due, session), transitions.promote, now)
 
 
 async def _apply_in_chunks(
     tx: StoreTransaction,
     routing: RoutingTable,
-    find: Callable[[Now, int], Awaitable[list[JobRow]]],
-    decide: Callable[[JobRow], Transition],
-    now: Now,
+    find: Callable[[clock.Now, int], Awaitable[list[JobRow]]],
+    decide: Callable[[JobRow], transitions.Transition],
+    now: clock.Now,
 ) -> bool:
     """Apply a transition to all entries that *find* returns, a chunk at a time; return whether there were any."""
     changed = False

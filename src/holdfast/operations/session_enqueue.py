@@ -1,16 +1,12 @@
 """Enqueueing session entries: lock their sessions, find duplicate message ids, append the new entries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from holdfast.domain.clock import Now
-from holdfast.domain.job import JobRow
-from holdfast.domain.new_job import CheckedJob
+from holdfast.domain import clock, new_job
+from holdfast.domain.job import JobRow, deleted_row
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.sessions import Session, entry_id
+from holdfast.domain.sessions import Session, entry_id, entry_to_json
 from holdfast.operations.sessions import refresh_heads, route_by_number
 from holdfast.storage.contract import MessageIdRow, OvertakenError, SessionName, StoreTransaction
 
@@ -28,7 +24,7 @@ class LockedSession:
 
 
 async def lock_sessions(
-    tx: StoreTransaction, routing: RoutingTable, checked_jobs: Sequence[CheckedJob]
+    tx: StoreTransaction, routing: RoutingTable, checked_jobs: Sequence[new_job.CheckedJob]
 ) -> dict[SessionName, LockedSession]:
     """Lock the sessions of the entries in *checked_jobs*, in order of their numbers; create missing ones."""
     message_ids: dict[SessionName, list[str]] = {}
@@ -59,7 +55,7 @@ async def create_session(tx: StoreTransaction, tenant: str, name: str) -> Sessio
 # --- message ids ---------------------------------------------------------------------------------------------------
 
 
-def find_by_message_id(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> JobRow | None:
+def find_by_message_id(sessions: dict[SessionName, LockedSession], new: new_job.CheckedJob) -> JobRow | None:
     """Return the entry that has the message id of *new*, or None."""
     if new.entry is None or new.entry.message_id is None:
         return None
@@ -81,47 +77,26 @@ async def _load_message_ids(
 def _deleted_entry(routing: RoutingTable, session: Session, row: MessageIdRow) -> JobRow:
     """Return a deleted entry as its message id row describes it: identity and state, no payload or result."""
     key = route_by_number(routing, row.route).key
-    values: dict[str, Any] = dict.fromkeys(JobRow._fields)
-    counters = (
-        "attempt",
-        "epoch",
-        "priority",
-        "unacknowledged",
-        "cancel_requested",
-        "suspect",
-        "deferrals",
-        "releases",
+    return deleted_row(
+        seq=row.seq,
+        id=row.job_id,
+        state=row.state,
+        kind=key.kind,
+        lane=key.lane,
+        tenant=session.tenant,
+        requires_json=key.requires_json,
+        enqueued_at_ms=row.enqueued_at_ms,
+        finished_at_ms=row.deleted_at_ms,
+        session_number=session.number,
+        enqueue_seq=row.enqueue_seq,
+        entry_json=row.entry_json,
     )
-    values |= dict.fromkeys(counters, 0)
-    values |= {
-        "seq": row.seq,
-        "id": row.job_id,
-        "state": row.state,
-        "kind": key.kind,
-        "lane": key.lane,
-        "tenant": session.tenant,
-        "fair_key": "",
-        "requires_json": key.requires_json,
-        "payload_json": "null",
-        "headers_json": "{}",
-        "tags_json": "{}",
-        "enqueued_at_ms": row.enqueued_at_ms,
-        "due_at_ms": row.enqueued_at_ms,
-        "finished_at_ms": row.deleted_at_ms,
-        "max_attempts": 0,
-        "session_number": session.number,
-        "enqueue_seq": row.enqueue_seq,
-        "entry_json": row.entry_json,
-        "record_all": 0,
-        "event_count": 0,
-    }
-    return JobRow(**values)
 
 
 # --- appending -----------------------------------------------------------------------------------------------------
 
 
-def append_entry(locked: LockedSession, new: CheckedJob, job: JobRow, now: Now) -> JobRow:
+def append_entry(locked: LockedSession, new: new_job.CheckedJob, job: JobRow, now: clock.Now) -> JobRow:
     """Return *job* as the last entry of its session, with an entry id unless the caller chose one."""
     assert new.entry is not None  # noqa: S101  # only entries come here
     locked.last_enqueue_seq += 1
@@ -132,7 +107,7 @@ def append_entry(locked: LockedSession, new: CheckedJob, job: JobRow, now: Now) 
         id=job_id,
         session_number=locked.session.number,
         enqueue_seq=locked.last_enqueue_seq,
-        entry_json=new.entry.to_json(),
+        entry_json=entry_to_json(new.entry),
     )
     locked.unwritten.append(appended)
     if new.entry.message_id is not None:
@@ -141,7 +116,11 @@ def append_entry(locked: LockedSession, new: CheckedJob, job: JobRow, now: Now) 
 
 
 async def write_sessions(
-    tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[LockedSession], routes: dict[int, int], now: Now
+    tx: StoreTransaction,
+    routing: RoutingTable,
+    sessions: Sequence[LockedSession],
+    routes: dict[int, int],
+    now: clock.Now,
 ) -> None:
     """Write lengths, message ids and heads of the sessions with new entries; *routes* maps entries to routes."""
     changed = [one for one in sessions if one.unwritten]

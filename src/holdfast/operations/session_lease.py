@@ -4,52 +4,31 @@ Entries claimed under it have the same expiry time, so the usual check of an ent
 Entries are locked before their session, as in every operation that changes entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.claims import JobFence, Renewal
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput, JobNotFound, LeaseLost
-from holdfast.domain.job import WAITING, Job, JobRow
-from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.domain import clock, errors, limits, session_claims, sessions, transitions, validation
+from holdfast.domain.claims import JobFence, Renewal, fence_of
+from holdfast.domain.job import WAITING, Job, JobRow, job_of
+from holdfast.domain.outcomes import CheckedOutcome, children_of
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.session_claims import (
-    Opening,
-    SessionClaim,
-    SessionLease,
-    TurnLease,
-    close_lease,
-    end_lease,
-    lease_of,
-    open_lease,
-    renew_lease,
-)
-from holdfast.domain.sessions import Session
-from holdfast.domain.transitions import Transition
-from holdfast.domain.validation import datetime_of
+from holdfast.operations import artifacts, enqueue, session_enqueue, settle
 from holdfast.operations.apply_transitions import apply_transitions
-from holdfast.operations.artifacts import write_outputs
-from holdfast.operations.enqueue import enqueue_jobs, lock_matches
 from holdfast.operations.lease import held_job, lock_held
-from holdfast.operations.session_enqueue import create_session
 from holdfast.operations.sessions import refresh_heads, refresh_sessions
-from holdfast.operations.settle import find_duplicate_settlement
 from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 
-async def open_session(tx: StoreTransaction, opening: Opening) -> SessionLease:
+async def open_session(tx: StoreTransaction, opening: session_claims.Opening) -> session_claims.SessionLease:
     """Make the caller the session's owner; a takeover takes back the entries that others hold."""
     routing = await tx.routing()
     session, running = await _lock_with_running(tx, opening.tenant, opening.session)
     if session is None:
-        session = await create_session(tx, opening.tenant, opening.session)
+        session = await session_enqueue.create_session(tx, opening.tenant, opening.session)
     now = await tx.now()
     held = [job for job in running if not transitions.expired(job, now)]
-    opened = open_lease(session, opening, held, now)
+    opened = session_claims.open_lease(session, opening, held, now)
     if opened is not session:
         await tx.write_session_lease(opened)
         chance = tx.random()
@@ -59,33 +38,35 @@ async def open_session(tx: StoreTransaction, opening: Opening) -> SessionLease:
         ]
         await apply_transitions(tx, routing, decided, now)
         await refresh_sessions(tx, routing, [opened.number], now)
-    return replace(lease_of(opened, opening.lease_ms), repeated=opened is session)
+    return replace(session_claims.lease_of(opened, opening.lease_ms), repeated=opened is session)
 
 
-async def undo_open_session(tx: StoreTransaction, lease: SessionLease) -> None:
+async def undo_open_session(tx: StoreTransaction, lease: session_claims.SessionLease) -> None:
     """Close the session, unless an earlier call opened it."""
     if not lease.repeated:
         # Another owner may have taken over the session since.
-        with suppress(LeaseLost):
+        with suppress(errors.LeaseLost):
             await close_session(tx, lease)
 
 
-async def renew_session(tx: StoreTransaction, lease: SessionLease, lease_ms: int) -> SessionLease:
+async def renew_session(
+    tx: StoreTransaction, lease: session_claims.SessionLease, lease_ms: int
+) -> session_claims.SessionLease:
     """Extend the session lease and the leases of the entries claimed under it, or raise `LeaseLost`."""
     session, running = await _lock_with_running(tx, lease.tenant, lease.session)
     now = await tx.now()
-    renewed = renew_lease(session, lease, lease_ms, now)
+    renewed = session_claims.renew_lease(session, lease, lease_ms, now)
     await tx.write_session_lease(renewed)
     await tx.renew_leases([job._replace(lease_until_ms=renewed.lease_until_ms) for job in running])
-    return lease_of(renewed, lease_ms)
+    return session_claims.lease_of(renewed, lease_ms)
 
 
-async def close_session(tx: StoreTransaction, lease: SessionLease) -> None:
+async def close_session(tx: StoreTransaction, lease: session_claims.SessionLease) -> None:
     """End the session lease and release the entries held under it, without using up attempts."""
     routing = await tx.routing()
     session, running = await _lock_with_running(tx, lease.tenant, lease.session)
     now = await tx.now()
-    closed = close_lease(session, lease, now)
+    closed = session_claims.close_lease(session, lease, now)
     if closed == session:
         return
     await tx.write_session_lease(closed)
@@ -95,16 +76,18 @@ async def close_session(tx: StoreTransaction, lease: SessionLease) -> None:
     await refresh_sessions(tx, routing, [closed.number], now)
 
 
-async def end_expired_leases(tx: StoreTransaction, routing: RoutingTable, now: Now) -> bool:
+async def end_expired_leases(tx: StoreTransaction, routing: RoutingTable, now: clock.Now) -> bool:
     """End a chunk of the expired session leases, which frees their sessions; return whether there were any."""
-    ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.CHUNK)]
+    ended = [session_claims.end_lease(session) for session in await tx.expired_sessions(now, limits.CHUNK)]
     for session in ended:
         await tx.write_session_lease(session)
     await refresh_heads(tx, routing, ended, now)
     return bool(ended)
 
 
-async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tuple[Session | None, list[JobRow]]:
+async def _lock_with_running(
+    tx: StoreTransaction, tenant: str, name: str
+) -> tuple[sessions.Session | None, list[JobRow]]:
     """Lock the running entries of the session, then the session; return both."""
     number = await tx.session_number(tenant, name)
     if number is None:
@@ -116,89 +99,94 @@ async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tu
     return session, running
 
 
-async def claim_of_turn(tx: StoreTransaction, lease: TurnLease) -> SessionClaim:
+async def claim_of_turn(tx: StoreTransaction, lease: session_claims.TurnLease) -> session_claims.SessionClaim:
     """Return the claim that *lease* proves, or raise `JobNotFound`; the write that follows checks each fence."""
     jobs = {job.id: job for job in await tx.jobs_by_id([job_id for job_id, _ in lease.entries])}
     if len({job_id for job_id, _ in lease.entries}) < len(lease.entries):
-        raise InvalidInput("entries", "names an entry twice")
+        raise errors.InvalidInput("entries", "names an entry twice")
     held: list[JobRow] = []
     for job_id, epoch in lease.entries:
         job = jobs.get(job_id)
         if job is None or job.entry is None or (job.tenant, job.entry.session) != (lease.tenant, lease.session):
-            raise JobNotFound(job_id)
+            raise errors.JobNotFound(job_id)
         held.append(job._replace(epoch=epoch, lease_token=lease.lease_token))
     session = await tx.session_by_name(lease.tenant, lease.session)
     if session is None or held[0].entry is None:
-        raise JobNotFound(held[0].id)
-    return SessionClaim(
+        raise errors.JobNotFound(held[0].id)
+    return session_claims.SessionClaim(
         session=lease.session,
         tenant=lease.tenant,
         entry_type=held[0].entry.entry_type,
         claim_id=session.claim_id or "",
         fencing_token=session.fence,
-        entries=tuple(map(Job, held)),
+        entries=tuple(map(job_of, held)),
         lease_ms=limits.LEASE_MS_DEFAULT,
         # While a session is leased, only the holder of that lease has claims on it.
         generation=session.generation if session.leased(await tx.now()) else None,
     )
 
 
-async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms: int) -> Renewal:
+async def heartbeat_session(tx: StoreTransaction, claim: session_claims.SessionClaim, lease_ms: int) -> Renewal:
     """Extend the leases of all entries of the claim and acknowledge it, or raise `LeaseLost`.
 
     A claim under a session lease is only checked: it expires with the session lease.
     """
-    jobs = await lock_held(tx, [one.fence for one in claim.claims])
+    jobs = await lock_held(tx, [fence_of(one) for one in claim.claims])
     now = await tx.now()
     extended = [
-        transitions.heartbeat(held_job(jobs, one.fence), one.fence, lease_ms, now, acknowledges=True)
+        transitions.heartbeat(held_job(jobs, fence_of(one)), fence_of(one), lease_ms, now, acknowledges=True)
         if claim.generation is None
-        else _check_held(held_job(jobs, one.fence), one.fence, now)
+        else _check_held(held_job(jobs, fence_of(one)), fence_of(one), now)
         for one in claim.claims
     ]
     if claim.generation is None:
         await tx.renew_leases(extended)
     until_ms = min(job.lease_until_ms or 0 for job in extended)
-    return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
+    return Renewal(validation.datetime_of(until_ms), any(job.cancel_requested for job in extended))
 
 
-def _check_held(job: JobRow, fence: JobFence, now: Now) -> JobRow:
+def _check_held(job: JobRow, fence: JobFence, now: clock.Now) -> JobRow:
     transitions.check_fence(job, fence, now)
     return job
 
 
-async def settle_session(tx: StoreTransaction, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
+async def settle_session(
+    tx: StoreTransaction, claim: session_claims.SessionClaim, outcomes: Sequence[CheckedOutcome]
+) -> list[Job]:
     """Settle every entry of the claim with its outcome, and return the settled entries, in order."""
     routing = await tx.routing()
     claims = claim.claims
-    await lock_matches(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
+    await enqueue.lock_matches(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
     # One random number for all: entries that fail together are retried at the same time.
     chance = tx.random()
-    decided: list[Transition] = []
+    decided: list[transitions.Transition] = []
     try:
         for one, checked in zip(claims, outcomes, strict=True):
-            decided.append(transitions.settle(held_job(jobs, one.fence), one.fence, checked, now, chance))
-    except LeaseLost:
+            decided.append(transitions.settle(held_job(jobs, fence_of(one)), fence_of(one), checked, now, chance))
+    except errors.LeaseLost:
         duplicate = await _find_duplicate(tx, jobs, claim, outcomes)
         if duplicate is None:
             raise
-        return list(map(Job, duplicate))
+        return list(map(job_of, duplicate))
     settled = await apply_transitions(tx, routing, decided, now)
     for job, checked in zip(settled, outcomes, strict=True):
-        await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
-        await write_outputs(tx, job, checked.artifacts, now)
-    return list(map(Job, settled))
+        await enqueue.enqueue_jobs(tx, children_of(job, checked.follow_ups), "follow_ups")
+        await artifacts.write_outputs(tx, job, checked.artifacts, now)
+    return list(map(job_of, settled))
 
 
 async def _find_duplicate(
-    tx: StoreTransaction, jobs: dict[int, JobRow], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
+    tx: StoreTransaction,
+    jobs: dict[int, JobRow],
+    claim: session_claims.SessionClaim,
+    outcomes: Sequence[CheckedOutcome],
 ) -> list[JobRow] | None:
     """Return the entries if all of them are already settled with the same outcomes."""
     found: list[JobRow] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
-        job = await find_duplicate_settlement(tx, jobs.get(one.job.number), one.fence, checked)
+        job = await settle.find_duplicate_settlement(tx, jobs.get(one.job.number), fence_of(one), checked)
         if job is None:
             return None
         found.append(job)

@@ -4,45 +4,32 @@ A session has a head while a claim of any session could take it: no entry is run
 lease, and the first entry in line is ready. Every operation that changes entries calls `refresh_sessions`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from holdfast.domain import limits
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput, SessionNotFound
+from holdfast.domain import clock, errors, limits, results, session_selection, validation
 from holdfast.domain.job import JobRow
-from holdfast.domain.results import SessionInfo, SessionPage
-from holdfast.domain.routing import Route, RoutingTable
-from holdfast.domain.session_selection import (
-    Choice,
-    EntryPosition,
-    SelectionCriteria,
-    SessionCandidate,
-    candidate,
-    choose_run,
-    eligibility_of,
-)
-from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
-from holdfast.domain.validation import datetime_of
+from holdfast.domain.routing import Route, RoutingTable, fair_key_of
+from holdfast.domain.sessions import NO_HEAD, Head, Session, entry_from_json
+from holdfast.storage import notifications
 from holdfast.storage.contract import LineRow, OvertakenError, StoreTransaction
-from holdfast.storage.notifications import session_topic, sessions_topic
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-_FIRST = SelectionCriteria(only=None, checkpoint=False, limit=1)
+_FIRST = session_selection.SelectionCriteria(only=None, checkpoint=False, limit=1)
 
 
-async def get_session(tx: StoreTransaction, tenant: str, name: str) -> SessionInfo:
+async def get_session(tx: StoreTransaction, tenant: str, name: str) -> results.SessionInfo:
     """Return one session, or raise `SessionNotFound`."""
     session = await tx.session_by_name(tenant, name)
     if session is None:
-        raise SessionNotFound(name)
+        raise errors.SessionNotFound(name)
     return _info(session, await tx.now())
 
 
-async def list_sessions(tx: StoreTransaction, tenant: str | None, after: str | None, limit: int) -> SessionPage:
+async def list_sessions(
+    tx: StoreTransaction, tenant: str | None, after: str | None, limit: int
+) -> results.SessionPage:
     """Return a page of sessions by tenant and name, and the cursor of the next page."""
     start = tenant or "", ""
     if after is not None:
@@ -50,17 +37,17 @@ async def list_sessions(tx: StoreTransaction, tenant: str | None, after: str | N
         numbers = [int(number)] if scheme == "s1" and _NUMBER.fullmatch(number) else []
         last = await tx.sessions_by_number(numbers) if numbers else []
         if not last or tenant not in {None, last[0].tenant}:
-            raise InvalidInput("after", f"{after!r} is not a cursor of this list")
+            raise errors.InvalidInput("after", f"{after!r} is not a cursor of this list")
         start = last[0].tenant, last[0].name
     found = await tx.sessions_page(tenant, start, limit + 1)
     now = await tx.now()
     cursor = f"s1-{found[limit - 1].number}" if len(found) > limit else None
-    return SessionPage(tuple(_info(session, now) for session in found[:limit]), cursor)
+    return results.SessionPage(tuple(_info(session, now) for session in found[:limit]), cursor)
 
 
-def _info(session: Session, now: Now) -> SessionInfo:
+def _info(session: Session, now: clock.Now) -> results.SessionInfo:
     leased = session.leased(now)
-    return SessionInfo(
+    return results.SessionInfo(
         session=session.name,
         tenant=session.tenant,
         entries=session.enqueue_seq,
@@ -68,7 +55,9 @@ def _info(session: Session, now: Now) -> SessionInfo:
         ready=session.head is not None,
         generation=session.generation,
         owner=session.lease_worker if leased else None,
-        lease_until=datetime_of(session.lease_until_ms) if leased and session.lease_until_ms is not None else None,
+        lease_until=validation.datetime_of(session.lease_until_ms)
+        if leased and session.lease_until_ms is not None
+        else None,
     )
 
 
@@ -100,18 +89,20 @@ def route_by_number(routing: RoutingTable, number: int) -> Route:
 # --- the line ------------------------------------------------------------------------------------------------------
 
 
-def candidate_of(routing: RoutingTable, row: LineRow, accepted: Collection[int] | None) -> SessionCandidate:
+def candidate_of(
+    routing: RoutingTable, row: LineRow, accepted: Collection[int] | None
+) -> session_selection.SessionCandidate:
     """Return a row of a session's line as a candidate; *accepted* has the claim's routes, None for all."""
     seq, enqueue_seq, state, epoch, route, entry_json = row
     key = route_by_number(routing, route).key
-    eligibility = eligibility_of(
+    eligibility = session_selection.eligibility_of(
         state,
         epoch,
         claimable=accepted is None or route in accepted,
         skips=routing.lane(key.lane).backoff == "skip",
     )
-    return candidate(
-        EntryPosition(seq, enqueue_seq, route), eligibility, SessionEntry.from_json(entry_json), key.kind
+    return session_selection.candidate(
+        session_selection.EntryPosition(seq, enqueue_seq, route), eligibility, entry_from_json(entry_json), key.kind
     )
 
 
@@ -119,17 +110,17 @@ async def choose_from_line(
     tx: StoreTransaction,
     routing: RoutingTable,
     session: int,
-    criteria: SelectionCriteria,
+    criteria: session_selection.SelectionCriteria,
     accepted: Collection[int] | None,
-) -> Choice:
+) -> session_selection.Choice:
     """Return the entries that a claim takes; read the session's line until the choice is complete."""
     page = criteria.limit + limits.SESSION_SCAN_SURPLUS
-    candidates: list[SessionCandidate] = []
+    candidates: list[session_selection.SessionCandidate] = []
     after = 0
     while True:
         rows = await tx.session_line(session, after, page)
         candidates += [candidate_of(routing, row, accepted) for row in rows]
-        choice = choose_run(candidates, criteria)
+        choice = session_selection.choose_run(candidates, criteria)
         if choice.complete or len(rows) < page:
             return choice
         # Skipped entries are not read again.
@@ -139,12 +130,16 @@ async def choose_from_line(
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
-async def refresh_sessions(tx: StoreTransaction, routing: RoutingTable, numbers: Collection[int], now: Now) -> None:
+async def refresh_sessions(
+    tx: StoreTransaction, routing: RoutingTable, numbers: Collection[int], now: clock.Now
+) -> None:
     """Lock these sessions and write their heads that have changed."""
     await refresh_heads(tx, routing, await tx.sessions_by_number(sorted(numbers)), now)
 
 
-async def refresh_heads(tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[Session], now: Now) -> None:
+async def refresh_heads(
+    tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[Session], now: clock.Now
+) -> None:
     """Write the heads of these locked sessions that have changed, and notify claimers."""
     if not sessions:
         return
@@ -156,12 +151,12 @@ async def refresh_heads(tx: StoreTransaction, routing: RoutingTable, sessions: S
         if front is None or front.running:
             head = NO_HEAD
         else:
-            topics.add(session_topic(session.tenant, session.name))
+            topics.add(notifications.session_topic(session.tenant, session.name))
             head = NO_HEAD if session.leased(now) else await _head(tx, routing, session, front.first)
         if head != (session.head or NO_HEAD):
             changed.append((head, session.number))
         if head.route is not None:
-            topics.add(sessions_topic(route_by_number(routing, head.route).key.lane))
+            topics.add(notifications.sessions_topic(route_by_number(routing, head.route).key.lane))
     await tx.write_session_heads(changed)
     if topics:
         tx.notify(sorted(topics))
@@ -173,9 +168,9 @@ async def _head(tx: StoreTransaction, routing: RoutingTable, session: Session, f
     if first.eligibility == "passed":
         choice = await choose_from_line(tx, routing, session.number, _FIRST, None)
     else:
-        choice = choose_run([first], _FIRST)
+        choice = session_selection.choose_run([first], _FIRST)
     if not choice.run:
         return NO_HEAD
     [head] = choice.run
-    fair_key = routing.lane(route_by_number(routing, head.route).key.lane).fair_key_of(session.tenant)
+    fair_key = fair_key_of(routing.lane(route_by_number(routing, head.route).key.lane), session.tenant)
     return Head(head.route, head.entry_type, fair_key, head.seq)

@@ -1,24 +1,18 @@
 """Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Claim, JobFence, Settlement
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
-from holdfast.domain.job import Job, JobRow
-from holdfast.domain.outcomes import CheckedOutcome, Done
+from holdfast.domain import clock, errors, limits, transitions
+from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
+from holdfast.domain.job import JobRow, job_of, row_of
+from holdfast.domain.outcomes import CheckedOutcome, Done, children_of
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.transitions import Transition
+from holdfast.operations import artifacts, enqueue, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
-from holdfast.operations.artifacts import write_outputs
-from holdfast.operations.enqueue import enqueue_jobs, is_shared, lock_matches
-from holdfast.operations.lease import held_job
+from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
-from holdfast.storage.notifications import JOB_TOPIC
+from holdfast.storage.plain_contract import FinishedJobs
 
 
 async def settle_jobs(
@@ -57,7 +51,7 @@ def divide_settlements(
     parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
     room = limits.KEYS_LOCKED_MAX
     for claim, checked in outcomes:
-        keys = sum(map(is_shared, checked.follow_ups)) + (claim.job.dedupe_key is not None)
+        keys = sum(map(enqueue.is_shared, checked.follow_ups)) + (claim.job.dedupe_key is not None)
         if keys > room and parts[-1]:
             parts.append([])
             room = limits.KEYS_LOCKED_MAX
@@ -71,47 +65,72 @@ async def _settle_plain_successes(
 ) -> dict[int, Settlement]:
     """Settle plain successes whose lease is held; return their settlements by index.
 
-    Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling.
+    Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling. Nor
+    if a job is in the call twice: the order of its settlements decides which is accepted.
     """
-    if any(checked.follow_ups for _, checked in outcomes):
-        return {}
-    # If a job is in the call twice, settle the first here; `_settle_each` then decides on the second.
-    indexes: dict[int, int] = {}
-    for index, (claim, checked) in enumerate(outcomes):
-        if is_plain_success(checked):
-            indexes.setdefault(claim.job.number, index)
+    indexes = plain_indexes(outcomes)
     if not indexes:
         return {}
-    now = await tx.now()
-    written = await tx.finish_held([outcomes[index] for index in indexes.values()], now)
-    jobs = [transition.after for transition in written.values()]
-    if any(job.dedupe_key is not None or job.session_number is not None for job in jobs):
-        await finish_transitions(tx, None, list(written.values()), now)
-    else:
-        tx.topics.update([JOB_TOPIC + job.id for job in jobs])
-    return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], Job(job)) for job in jobs}
+    plain = outcomes if len(indexes) == len(outcomes) else [outcomes[index] for index in indexes.values()]
+    return await accept_finished(tx, outcomes, indexes, await tx.finish_held(plain))
+
+
+def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int, int] | None:
+    """Return the index of each plain success by the number of its job; None if no outcome may be settled as plain."""
+    indexes: dict[int, int] = {}
+    for index, (claim, checked) in enumerate(outcomes):
+        seq = fence_of(claim).seq
+        if checked.follow_ups or seq in indexes:
+            return None
+        if is_plain_success(checked):
+            indexes[seq] = index
+    return indexes
+
+
+async def accept_finished(
+    tx: StoreTransaction,
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
+    indexes: dict[int, int],
+    finished: FinishedJobs,
+) -> dict[int, Settlement]:
+    """Return the settlements of jobs that a plain form has finished, by index."""
+    now = finished.at
+    done: dict[int, Settlement] = {}
+    linked: list[transitions.Transition] = []
+    for seq, row in finished.jobs.items():
+        index = indexes[seq]
+        claim, checked = outcomes[index]
+        current = row[:-1]
+        if row[-1]:
+            linked.append(transitions.succeeded(row_of(claim.job), current, checked, now))
+        else:
+            tx.topics.add(notifications.JOB_TOPIC + fence_of(claim).job_id)
+        done[index] = accepted(claim, job_of(transitions.SucceededRow(claim.job, current, checked, now)))
+    if linked:
+        await finish_transitions(tx, None, linked, now)
+    return done
 
 
 async def _settle_each(
     tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
     claims = [claim for claim, _ in outcomes]
-    await lock_matches(tx, claims, [new for _, checked in outcomes for new in checked.follow_ups])
+    await enqueue.lock_matches(tx, claims, [new for _, checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
     call = _SettleCall(routing, now, jobs, [], {})
     for claim, checked in outcomes:
-        fence, seq = claim.fence, claim.job.number
+        fence, seq = fence_of(claim), claim.job.number
         if seq in call.unwritten:
             # The job is in the call twice: write the first settlement before deciding on the second.
             await _flush(tx, call)
         # Only outcomes that may schedule a retry need a random number.
         chance = 0.0 if type(checked.outcome) is Done else tx.random()
         try:
-            transition = transitions.settle(held_job(jobs, fence), fence, checked, now, chance)
-        except LeaseLost as lost:
+            transition = transitions.settle(lease.held_job(jobs, fence), fence, checked, now, chance)
+        except errors.LeaseLost as lost:
             settled = await find_duplicate_settlement(tx, jobs.get(seq), fence, checked)
-            call.settlements.append(Settlement(claim, Job(settled)) if settled else Settlement(claim, error=lost))
+            call.settlements.append(Settlement(claim, job_of(settled)) if settled else Settlement(claim, error=lost))
             continue
         if checked.follow_ups or checked.artifacts:
             await _flush(tx, call)
@@ -127,10 +146,10 @@ class _SettleCall(NamedTuple):
     """The state of one call: its jobs, its settlements so far, and the transitions not yet written."""
 
     routing: RoutingTable
-    now: Now
+    now: clock.Now
     jobs: dict[int, JobRow]
     settlements: list[Settlement]
-    unwritten: dict[int, tuple[int, Claim, Transition]]
+    unwritten: dict[int, tuple[int, Claim, transitions.Transition]]
     """Unwritten transitions by job, each with the index of its settlement and its claim."""
 
 
@@ -151,18 +170,18 @@ async def find_duplicate_settlement(
 
 
 async def _settle_with_extras(
-    tx: StoreTransaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: Transition
+    tx: StoreTransaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: transitions.Transition
 ) -> Settlement:
     try:
         async with tx.savepoint():
             # Finish the job before its follow-ups are enqueued: one of them may have its dedupe key.
             [job] = await apply_transitions(tx, call.routing, [transition], call.now)
-            await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
-            await write_outputs(tx, job, checked.artifacts, call.now)
-    except (Refused, Misconfigured) as refusal:
+            await enqueue.enqueue_jobs(tx, children_of(job, checked.follow_ups), "follow_ups")
+            await artifacts.write_outputs(tx, job, checked.artifacts, call.now)
+    except (errors.Refused, errors.Misconfigured) as refusal:
         return Settlement(claim, error=refusal)
     call.jobs[job.seq] = job
-    return Settlement(claim, Job(job))
+    return Settlement(claim, job_of(job))
 
 
 async def _flush(tx: StoreTransaction, call: _SettleCall) -> None:
@@ -172,6 +191,6 @@ async def _flush(tx: StoreTransaction, call: _SettleCall) -> None:
     unwritten = list(call.unwritten.values())
     jobs = await apply_transitions(tx, call.routing, [transition for _, _, transition in unwritten], call.now)
     for (index, claim, _), job in zip(unwritten, jobs, strict=True):
-        call.settlements[index] = Settlement(claim, Job(job))
+        call.settlements[index] = Settlement(claim, job_of(job))
         call.jobs[job.seq] = job
     call.unwritten.clear()

@@ -1,46 +1,28 @@
 """What each operation does over HTTP. A function here has the signature and the result of its operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from holdfast.domain import limits, strict_json
-from holdfast.domain.access import AuditEntry
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Lease, Note, Renewal, Settlement
-from holdfast.domain.errors import HoldfastError, JobNotFound, LeaseLost, OutcomeUnknown, Unavailable, UnknownKind
-from holdfast.domain.events import EventPage
-from holdfast.domain.job import Attempt, Job, State, row_of
+from holdfast.domain import access, errors, events, limits, new_job, results, serving, strict_json, validation
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Lease, Note, Renewal, Settlement, fence_of
+from holdfast.domain.job import Attempt, Job, State, job_of, row_of
 from holdfast.domain.kinds import Kind, Publication
-from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.output import OutputWrite, StreamEnd
-from holdfast.domain.results import (
-    Backlog,
-    CancelReport,
-    CountBy,
-    Finding,
-    JobFilter,
-    JobPage,
-    Requeued,
-    StoredJob,
-    Tally,
-    WorkerInfo,
-    WorkerRequest,
-)
 from holdfast.domain.routing import Lane, RoutingTable
-from holdfast.domain.serving import Unserved
-from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of
-from holdfast.operations import access as access_operations
-from holdfast.operations import admin as admin_operations
-from holdfast.operations import claim as claim_operations
-from holdfast.operations import enqueue as enqueue_operations
-from holdfast.operations import jobs as job_operations
-from holdfast.operations import lease as lease_operations
-from holdfast.operations import maintenance
-from holdfast.operations import output as output_operations
-from holdfast.operations import settle as settle_operations
+from holdfast.operations import (
+    access as access_operations,
+    admin as admin_operations,
+    claim as claim_operations,
+    dependencies as dependency_operations,
+    enqueue as enqueue_operations,
+    jobs as job_operations,
+    lease as lease_operations,
+    maintenance,
+    output as output_operations,
+    settle as settle_operations,
+)
 from holdfast.remote import decode, encode
 from holdfast.remote.connection import WAIT_SECONDS, Http, path
 from holdfast.remote.errors import error_of, not_available
@@ -79,13 +61,15 @@ def translate(operation: Any) -> Any:
 
 
 @over_http(enqueue_operations.enqueue_job)
-async def enqueue_job(http: Http, new: CheckedJob, *, resent: bool = False) -> StoredJob:
+async def enqueue_job(http: Http, new: new_job.CheckedJob) -> results.StoredJob:
     """Store one job; the id makes the request repeatable."""
     return _stored(await http.post(path("jobs"), encode.new_job(new)), new)
 
 
 @over_http(enqueue_operations.enqueue_jobs)
-async def enqueue_jobs(http: Http, checked_jobs: Sequence[CheckedJob], field: str = "jobs") -> list[StoredJob]:
+async def enqueue_jobs(
+    http: Http, checked_jobs: Sequence[new_job.CheckedJob], field: str = "jobs"
+) -> list[results.StoredJob]:
     """Store many jobs, all or none."""
     if not checked_jobs:
         return []
@@ -93,11 +77,11 @@ async def enqueue_jobs(http: Http, checked_jobs: Sequence[CheckedJob], field: st
     return [_stored(one, new) for one, new in zip(reply["jobs"], checked_jobs, strict=True)]
 
 
-def _stored(reply: Mapping[str, Any], new: CheckedJob) -> StoredJob:
+def _stored(reply: Mapping[str, Any], new: new_job.CheckedJob) -> results.StoredJob:
     job = decode.job(reply["job"])
     # Only this call has an id that this process generated; if it was sent twice, the first may have stored the job.
     created = reply["created"] or (new.digest is None and job.id == new.id)
-    return StoredJob(job, created)
+    return results.StoredJob(job, created)
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
@@ -140,23 +124,23 @@ async def _acknowledged(http: Http, request: ClaimRequest, found: Sequence[Mappi
         return claims
     started = {one.job.number for one in claims[: request.acknowledged]}
     try:
-        renewals = await heartbeat(http, [(one.fence, one.lease_ms) for one in new], None, started)
-    except Unavailable as error:
+        renewals = await heartbeat(http, [(fence_of(one), one.lease_ms) for one in new], None, started)
+    except errors.Unavailable as error:
         # The same claim, sent again with its token, returns the same jobs.
-        raise OutcomeUnknown(f"the claims could not be acknowledged: {error}") from None
+        raise errors.OutcomeUnknown(f"the claims could not be acknowledged: {error}") from None
     answers = dict(zip((one.job.number for one in new), renewals, strict=True))
     return [
         _extended(claim, answers.get(claim.job.number))
         for claim in claims
-        if not isinstance(answers.get(claim.job.number), HoldfastError)
+        if not isinstance(answers.get(claim.job.number), errors.HoldfastError)
     ]
 
 
-def _extended(claim: Claim, renewal: Renewal | HoldfastError | None) -> Claim:
+def _extended(claim: Claim, renewal: Renewal | errors.HoldfastError | None) -> Claim:
     if not isinstance(renewal, Renewal):
         return claim
     lease_until_ms = round(renewal.lease_until.timestamp() * 1000)
-    return Claim(Job(row_of(claim.job)._replace(lease_until_ms=lease_until_ms)), claim.lease_ms)
+    return Claim(job_of(row_of(claim.job)._replace(lease_until_ms=lease_until_ms)), claim.lease_ms)
 
 
 @over_http(claim_operations.seconds_to_next_change)
@@ -182,16 +166,16 @@ def _settled(
     settlements = []
     for (claim, _), one in zip(outcomes, found, strict=True):
         if "error" in one:
-            settlements.append(Settlement(claim, error=_of_lease(error_of(one["error"]), claim.fence)))
+            settlements.append(Settlement(claim, error=_of_lease(error_of(one["error"]), fence_of(claim))))
         else:
             settlements.append(Settlement(claim, decode.job(one["job"])))
     return settlements
 
 
-def _of_lease(error: HoldfastError, fence: JobFence) -> HoldfastError:
+def _of_lease(error: errors.HoldfastError, fence: JobFence) -> errors.HoldfastError:
     """Return the error for the holder of a lease: a deleted job is a lost lease."""
-    if isinstance(error, JobNotFound):
-        return LeaseLost(fence.job_id, fence.epoch, "the job was deleted")
+    if isinstance(error, errors.JobNotFound):
+        return errors.LeaseLost(fence.job_id, fence.epoch, "the job was deleted")
     return error
 
 
@@ -201,7 +185,7 @@ async def heartbeat(
     held: Sequence[tuple[JobFence, int]],
     notes: Mapping[int, Note] | None = None,
     started: Collection[int] = (),
-) -> list[Renewal | HoldfastError]:
+) -> list[Renewal | errors.HoldfastError]:
     """Extend many leases."""
     renewals, _ = await renew_and_append(http, held, notes or {}, started, [])
     return renewals
@@ -214,7 +198,7 @@ async def renew_and_append(
     notes: Mapping[int, Note],
     started: Collection[int],
     writes: Sequence[tuple[Claim, OutputWrite]],
-) -> tuple[list[Renewal | HoldfastError], list[StreamEnd | HoldfastError]]:
+) -> tuple[list[Renewal | errors.HoldfastError], list[StreamEnd | errors.HoldfastError]]:
     """Extend leases, write progress and append output, in one commit."""
     if not held and not writes:
         return [], []
@@ -231,7 +215,7 @@ async def renew_and_append(
             }
         )
     output = [
-        {**encode.lease(claim.fence), "part": write.first, "texts": list(write.texts)} for claim, write in writes
+        {**encode.lease(fence_of(claim)), "part": write.first, "texts": list(write.texts)} for claim, write in writes
     ]
     repeatable = all(write.first is not None for _, write in writes)
     reply = await http.post(path("heartbeats"), {"leases": leases, "output": output}, repeatable=repeatable)
@@ -240,14 +224,14 @@ async def renew_and_append(
         for (fence, _), one in zip(held, reply["leases"], strict=True)
     ]
     ends = [
-        _of_lease(error_of(one["error"]), claim.fence) if "error" in one else StreamEnd(**one)
+        _of_lease(error_of(one["error"]), fence_of(claim)) if "error" in one else StreamEnd(**one)
         for (claim, _), one in zip(writes, reply["output"], strict=True)
     ]
     return renewals, ends
 
 
 @over_http(output_operations.append)
-async def append(http: Http, writes: Sequence[tuple[Claim, OutputWrite]]) -> list[StreamEnd | HoldfastError]:
+async def append(http: Http, writes: Sequence[tuple[Claim, OutputWrite]]) -> list[StreamEnd | errors.HoldfastError]:
     """Append to the output of several jobs."""
     _, ends = await renew_and_append(http, [], {}, (), writes)
     return ends
@@ -259,7 +243,7 @@ async def progress(http: Http, fence: JobFence, phase: str | None, percent: floa
     body = {"epoch": fence.epoch, "lease_token": fence.lease_token, "phase": phase, "percent": percent}
     try:
         return decode.job(await http.post(path("claims", fence.job_id, "progress"), body))
-    except JobNotFound as error:
+    except errors.JobNotFound as error:
         raise _of_lease(error, fence) from None
 
 
@@ -268,7 +252,7 @@ async def claim_of_lease(http: Http, lease: Lease) -> Claim:
     """Return the claim that *lease* proves; the write that follows checks it."""
     job = await get(http, lease.job_id, lease.tenant)
     row = row_of(job)._replace(epoch=lease.epoch, lease_token=lease.lease_token)
-    return Claim(Job(row), limits.LEASE_MS_DEFAULT)
+    return Claim(job_of(row), limits.LEASE_MS_DEFAULT)
 
 
 # --- jobs ----------------------------------------------------------------------------------------------------------
@@ -296,10 +280,17 @@ async def fail_late_jobs(http: Http) -> bool:
 
 
 @over_http(job_operations.jobs)
-async def jobs(http: Http, job_filter: JobFilter, after: str | None, limit: int) -> JobPage:
+async def jobs(http: Http, job_filter: results.JobFilter, after: str | None, limit: int) -> results.JobPage:
     """Return a page of jobs."""
     reply = await http.get(path("jobs"), {**encode.job_filter(job_filter), "after": after, "limit": limit})
-    return JobPage(tuple(decode.job(one) for one in reply["jobs"]), reply["cursor"])
+    return results.JobPage(tuple(decode.job(one) for one in reply["jobs"]), reply["cursor"])
+
+
+@over_http(dependency_operations.parents)
+async def parents(http: Http, job_id: str, tenant: str | None) -> list[Job]:
+    """Return the jobs on which a job depends."""
+    reply = await http.get(path("jobs", job_id, "parents"), {"tenant": tenant})
+    return [decode.job(one) for one in reply["jobs"]]
 
 
 @over_http(job_operations.attempts)
@@ -310,42 +301,42 @@ async def attempts(http: Http, job_id: str, tenant: str | None) -> list[Attempt]
 
 
 @over_http(job_operations.counts)
-async def counts(http: Http, by: CountBy, tenant: str | None) -> dict[str, int]:
+async def counts(http: Http, by: results.CountBy, tenant: str | None) -> dict[str, int]:
     """Count jobs by one property."""
     found: dict[str, int] = (await http.get(path("counts"), {"by": by, "tenant": tenant}))["jobs"]
     return found
 
 
 @over_http(job_operations.tally)
-async def tally(http: Http, job_filter: JobFilter) -> list[Tally]:
+async def tally(http: Http, job_filter: results.JobFilter) -> list[results.Tally]:
     """Count jobs by lane, kind and state."""
     reply = await http.get(path("stats"), encode.job_filter(job_filter))
-    return [Tally(**one) for one in reply["jobs"]]
+    return [results.Tally(**one) for one in reply["jobs"]]
 
 
 @over_http(job_operations.backlog)
-async def backlog(http: Http) -> Backlog:
+async def backlog(http: Http) -> results.Backlog:
     """Count waiting and running jobs."""
     return decode.backlog(await http.get(path("backlog")))
 
 
 @over_http(job_operations.unserved)
-async def unserved(http: Http) -> list[Unserved]:
+async def unserved(http: Http) -> list[serving.Unserved]:
     """Return the ready jobs that no live worker serves."""
     return [decode.unserved(one) for one in (await http.get(path("problems")))["unserved"]]
 
 
 @over_http(job_operations.problems)
-async def problems(http: Http) -> list[Finding]:
+async def problems(http: Http) -> list[results.Finding]:
     """Return findings about jobs."""
-    return [Finding(**one) for one in (await http.get(path("problems")))["findings"]]
+    return [results.Finding(**one) for one in (await http.get(path("problems")))["findings"]]
 
 
 @over_http(job_operations.page)
-async def page(http: Http, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
+async def page(http: Http, after: str | None, limit: int, tenant: str | None) -> tuple[events.EventPage, bool]:
     """Return a page of events; the server has waited for those that were held back."""
     reply = await http.get(path("events"), {"after": after, "limit": limit, "tenant": tenant})
-    return EventPage(tuple(decode.event(one) for one in reply["events"]), reply["cursor"]), False
+    return events.EventPage(tuple(decode.event(one) for one in reply["events"]), reply["cursor"]), False
 
 
 # --- change jobs ---------------------------------------------------------------------------------------------------
@@ -358,7 +349,7 @@ async def cancel(http: Http, job_id: str, tenant: str | None, *, force: bool) ->
 
 
 @over_http(admin_operations.cancel_many)
-async def cancel_many(http: Http, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> CancelReport:
+async def cancel_many(http: Http, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> results.CancelReport:
     """Cancel many jobs."""
     body = {"job_ids": list(job_ids), "force": force}
     return decode.cancel_report(await http.post(path("admin", "cancel"), body, {"tenant": tenant}))
@@ -372,7 +363,7 @@ async def requeue(http: Http, job_id: str, tenant: str | None) -> Job:
 
 
 @over_http(admin_operations.requeue_many)
-async def requeue_many(http: Http, job_ids: Sequence[str], tenant: str | None) -> Requeued:
+async def requeue_many(http: Http, job_ids: Sequence[str], tenant: str | None) -> results.Requeued:
     """Requeue many jobs."""
     body = {"job_ids": list(job_ids)}
     return decode.requeued(await http.post(path("admin", "requeue"), body, {"tenant": tenant}, repeatable=False))
@@ -456,7 +447,7 @@ async def kind(http: Http, name: str) -> Kind | None:
     """Return one kind."""
     try:
         return decode.kind(await http.get(path("kinds", name)))
-    except UnknownKind:
+    except errors.UnknownKind:
         return None
 
 
@@ -472,7 +463,7 @@ async def restore_kind(http: Http, kind: str) -> bool:
     """Restore a kind."""
     try:
         await http.post(path("kinds", kind, "restore"), repeatable=False)
-    except UnknownKind:
+    except errors.UnknownKind:
         return False
     return True
 
@@ -502,13 +493,13 @@ async def publish_kinds(http: Http, publications: Mapping[str, Publication], pub
 
 
 @over_http(job_operations.write_worker)
-async def write_worker(http: Http, worker: WorkerInfo) -> WorkerRequest | None:
+async def write_worker(http: Http, worker: results.WorkerInfo) -> results.WorkerRequest | None:
     """Write the registry row of a worker."""
     told = ("incarnation", "host", "process", "version", "state", "concurrency", "running", "switches")
     named = ("lanes", "kinds", "capabilities", "loaded")
     body = {name: getattr(worker, name) for name in told} | {name: list(getattr(worker, name)) for name in named}
     reply = await http.post(path("workers", worker.worker), body, method="PUT")
-    requested: WorkerRequest | None = reply["requested"]
+    requested: results.WorkerRequest | None = reply["requested"]
     return requested
 
 
@@ -519,30 +510,71 @@ async def delete_worker(http: Http, worker: str, incarnation: str) -> None:
 
 
 @over_http(job_operations.newest_workers)
-async def newest_workers(http: Http, limit: int) -> list[WorkerInfo]:
+async def newest_workers(http: Http, limit: int) -> list[results.WorkerInfo]:
     """Return the workers that were active last."""
     return [decode.worker(one) for one in (await http.get(path("workers"), {"limit": limit}))["workers"]]
 
 
 @over_http(job_operations.request_worker)
-async def request_worker(http: Http, worker: str, requested: WorkerRequest) -> list[WorkerInfo]:
+async def request_worker(http: Http, worker: str, requested: results.WorkerRequest) -> list[results.WorkerInfo]:
     """Request a worker to drain or stop."""
     return [decode.worker(one) for one in (await http.post(path("workers", worker, requested)))["workers"]]
 
 
+@over_http(access_operations.create_token)
+async def create_token(
+    http: Http,
+    token_id: str,
+    secret_hash: str,
+    name: str,
+    grants: access.Grants,
+    expires_ms: int | None,
+    actor: str,
+) -> access.Token:
+    """Create a token whose secret this process has generated; the server names its own token as the actor."""
+    options = {option: value for option, value in asdict(grants).items() if value is not None}
+    body = {**options, "name": name, "roles": list(grants.roles), "id": token_id, "secret_hash": secret_hash}
+    if expires_ms is not None:
+        body["expires_in"] = expires_ms / 1000
+    return decode.token((await http.post(path("tokens"), body))["token"])
+
+
+@over_http(access_operations.rotate_token)
+async def rotate_token(
+    http: Http, token_id: str, new_id: str, secret_hash: str, overlap_ms: int, actor: str
+) -> access.Token:
+    """Create a token with the grants of another."""
+    body = {"overlap": overlap_ms / 1000, "id": new_id, "secret_hash": secret_hash}
+    return decode.token((await http.post(path("tokens", token_id, "rotate"), body))["token"])
+
+
+@over_http(access_operations.revoke_token)
+async def revoke_token(http: Http, token_id: str, actor: str) -> access.Token:
+    """Revoke a token."""
+    return decode.token(await http.post(path("tokens", token_id, "revoke")))
+
+
+@over_http(access_operations.tokens)
+async def tokens(http: Http, limit: int) -> list[access.Token]:
+    """Return the tokens that were created last."""
+    return [decode.token(one) for one in (await http.get(path("tokens"), {"limit": limit}))["tokens"]]
+
+
 @over_http(access_operations.record)
-async def record(http: Http, actor: str, action: str, target: str, detail: dict[str, Json]) -> None:
+async def record(http: Http, actor: str, action: str, target: str, detail: dict[str, strict_json.Json]) -> None:
     """Append to the audit log; the server names the token as the actor."""
     await http.post(path("audit"), {"action": action, "target": target, "detail": detail}, repeatable=False)
 
 
 @over_http(access_operations.audit_log)
-async def audit_log(http: Http, before: int, limit: int) -> list[AuditEntry]:
+async def audit_log(http: Http, before: int, limit: int) -> list[access.AuditEntry]:
     """Return entries of the audit log."""
     # A number beyond every entry stands for the newest ones.
     query = {"before": before if before < 1 << 50 else None, "limit": limit}
     entries = (await http.get(path("audit"), query))["entries"]
-    return [AuditEntry(**{**_without_time(one), "at": datetime_of(one["at_ms"])}) for one in entries]
+    return [
+        access.AuditEntry(**{**_without_time(one), "at": validation.datetime_of(one["at_ms"])}) for one in entries
+    ]
 
 
 def _without_time(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,26 +3,26 @@
 As with operations, the methods are coroutines. Those of `SyncHttp` never suspend, so that `run_sync` drives them.
 """
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import json
+import socket
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
+from weakref import WeakSet
 
 import httpx2
 
-from holdfast.domain import strict_json
-from holdfast.domain.errors import HoldfastError, OutcomeUnknown, StoreUnreachable
-from holdfast.domain.retry import RetryPolicy
+from holdfast.domain import backoff, errors, strict_json
 from holdfast.remote.errors import error_of_response
-from holdfast.storage.randomness import RANDOM
+from holdfast.storage import randomness
 
-RETRIES: Final = RetryPolicy(first=0.05, last=1.0, calls=6)
+RETRIES: Final = backoff.RetryPolicy(first=0.05, last=1.0, calls=6)
 """How often a call is sent again if the server cannot be reached or did not answer."""
 # No retry begins later than this after the first request.
 _RETRY_SECONDS: Final = 5.0
@@ -33,7 +33,13 @@ WAIT_SECONDS: Final = 30.0
 """The longest wait that is asked of the server in one request."""
 # A request that failed so was not sent.
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+# The codes of OpenSSL for a certificate without a trusted issuer.
+_UNTRUSTED: Final = frozenset((18, 19, 20, 21))
 _GATEWAY_STATUSES: Final = frozenset((502, 503, 504))
+
+
+# The steps of a request that open a connection.
+_OPENED: Final = frozenset(("connection.connect_tcp.complete", "connection.start_tls.complete"))
 
 
 class Request(NamedTuple):
@@ -65,7 +71,10 @@ def path(*parts: str | int) -> str:
 
 
 class Http(ABC):
-    """Sends requests. An operation over HTTP takes it in place of a transaction."""
+    """Sends requests to *server*. An operation over HTTP takes it in place of a transaction."""
+
+    def __init__(self, server: httpx2.URL) -> None:
+        self._server = str(server).rstrip("/")
 
     async def get(self, route: str, query: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
         """Read; *wait* is the time for which the server may wait before it answers."""
@@ -95,21 +104,31 @@ class Http(ABC):
         return await self.send(plain._replace(headers={"Range": f"bytes={first}-{last}"}))
 
     async def _json(self, request: Request) -> Any:
-        return json.loads((await self.send(request)).content)
+        response = await self.send(request)
+        if not response.media_type.startswith("application/json"):
+            raise errors.Misconfigured(
+                f"{self._server} is not a Holdfast server: it answers with {response.media_type or 'no media type'}"
+            )
+        return json.loads(response.content)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether requests are not sent again."""
+        return False
 
     async def send(self, request: Request) -> Response:
         """Send a request, again if that is safe and may help; return the response or raise its error."""
         started = time.monotonic()
         unknown = False
         for failures in count(1):
-            error: HoldfastError
+            error: errors.HoldfastError
             try:
                 response = await self._exchange(request)
             except _NOT_SENT as failed:
-                error = StoreUnreachable(f"cannot connect to the server: {_reason(failed)}")
+                error = errors.StoreUnreachable(f"cannot connect to {self._server}: {_why_unconnected(failed)}")
             except httpx2.RequestError as failed:
                 unknown = unknown or request.method != "GET"
-                error = StoreUnreachable(f"the server did not answer: {_reason(failed)}")
+                error = errors.StoreUnreachable(f"{self._server} did not answer: {_reason(failed)}")
             else:
                 if response.status < 300:
                     return response
@@ -117,11 +136,15 @@ class Http(ABC):
                 if response.status not in _GATEWAY_STATUSES:
                     raise error
                 # A proxy may have passed the request on; the service says itself whether nothing was done.
-                unknown = unknown or isinstance(error, OutcomeUnknown) or _from_proxy(request, response)
-            late = time.monotonic() - started > _RETRY_SECONDS
+                unknown = unknown or isinstance(error, errors.OutcomeUnknown) or _from_proxy(request, response)
+            late = self.interrupted or time.monotonic() - started > _RETRY_SECONDS
             if late or (unknown and not request.repeatable) or not RETRIES.repeats(error, failures):
-                raise OutcomeUnknown(f"it is not known whether the call took effect: {error}") if unknown else error
-            await self._pause(RETRIES.pause_seconds(failures, RANDOM.random()))
+                raise (
+                    errors.OutcomeUnknown(f"it is not known whether the call took effect: {error}")
+                    if unknown
+                    else error
+                )
+            await self._pause(RETRIES.pause_seconds(failures, randomness.RANDOM.random()))
         raise AssertionError
 
     @abstractmethod
@@ -133,14 +156,41 @@ class Http(ABC):
         """Wait before a request is sent again."""
 
 
+class Sockets:
+    """The sockets of a sync client. Another thread may shut them down, which ends the requests that wait."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._open: WeakSet[socket.socket] = WeakSet()
+
+    def trace(self, event: str, details: Mapping[str, Any]) -> None:
+        """Keep the socket of a connection that is being opened; called for every step of a request."""
+        if event in _OPENED:
+            self._open.add(details["return_value"].get_extra_info("socket"))
+
+    def interrupt(self) -> None:
+        """Shut all connections down; requests are not sent again."""
+        self.interrupted = True
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
 class SyncHttp(Http):
     """Sends requests in the caller's thread."""
 
-    def __init__(self, client: httpx2.Client) -> None:
+    def __init__(self, client: httpx2.Client, sockets: Sockets) -> None:
+        super().__init__(client.base_url)
         self._client = client
+        self._sockets = sockets
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether another thread has ended the requests of this client."""
+        return self._sockets.interrupted
 
     async def _exchange(self, request: Request) -> Response:
-        return _response(self._client.request(**_arguments(request)))
+        return _response(self._client.request(**_arguments(request), extensions={"trace": self._sockets.trace}))
 
     async def _pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # never runs in an event loop
@@ -150,6 +200,7 @@ class AsyncHttp(Http):
     """Sends requests without blocking the event loop."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
+        super().__init__(client.base_url)
         self._client = client
 
     async def _exchange(self, request: Request) -> Response:
@@ -204,5 +255,24 @@ def _from_proxy(request: Request, response: Response) -> bool:
     return request.method != "GET" and not response.media_type.startswith("application/problem+json")
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _why_unconnected(error: Exception) -> str:
+    """Return why no connection was made, and the remedy if there is one."""
+    cause = _system_error(error)
+    if isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNTRUSTED:
+        return f"its certificate is not trusted: {cause.verify_message}; SSL_CERT_FILE names a file of those to trust"
+    if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+        return "it does not use TLS; its URL may begin with http://"
+    return _reason(cause)
+
+
+def _system_error(error: Exception) -> BaseException:
+    """Return the error below *error*: that of an async connection only says that all attempts have failed."""
+    below = error.__cause__.__context__ if isinstance(error, httpx2.ConnectError) and error.__cause__ else None
+    if not isinstance(below, OSError):
+        return error
+    first = below.__cause__
+    return first.exceptions[0] if isinstance(first, BaseExceptionGroup) else first or below

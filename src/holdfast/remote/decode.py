@@ -1,22 +1,26 @@
 """Values from the JSON of the service: the inverse of `holdfast.json_view`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
-from holdfast.domain import strict_json
-from holdfast.domain.backoff import Backoff
+from holdfast.domain import (
+    access,
+    backoff as backoffs,
+    events,
+    kinds,
+    output,
+    results,
+    schedules,
+    sessions,
+    strict_json,
+    validation,
+    webhooks,
+)
 from holdfast.domain.claims import Claim, Renewal
-from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
-from holdfast.domain.job import Attempt, Job, JobRow
-from holdfast.domain.kinds import Kind
-from holdfast.domain.output import OutputChunk
-from holdfast.domain.results import ArtifactInfo, Backlog, CancelReport, Requeued, Skipped, Waiting, WorkerInfo
+from holdfast.domain.job import Attempt, Job, JobRow, job_of
 from holdfast.domain.serving import Unserved
-from holdfast.domain.sessions import SessionEntry
-from holdfast.domain.validation import datetime_of, optional_datetime_of
 
 Document: TypeAlias = Mapping[str, Any]
 
@@ -71,7 +75,7 @@ def job(one: Document, lease_token: str | None = None) -> Job:
         headers_json=strict_json.compact(one["headers"]),
         tags_json=strict_json.compact(one["tags"]),
         result_json=strict_json.compact(one["result"]) if one["state"] == "done" else None,
-        backoff_json=_backoff(one["backoff"]).to_json(),
+        backoff_json=backoffs.to_json(_backoff(one["backoff"])),
         cancel_requested=int(one["cancel_requested"]),
         suspect=int(one["suspect"]),
         failure_class=None if failed is None else failed["class"],
@@ -79,22 +83,24 @@ def job(one: Document, lease_token: str | None = None) -> Job:
         failure_message=None if failed is None else failed["message"],
         failure_traceback=None if failed is None else failed["traceback"],
         dedupe_kind={None: None, "tenant": "", "kind": one["kind"]}[one["dedupe_scope"]],
+        parent=one["parent"],
+        root=None if one["parent"] is None else one["root"],
         session_number=None if entry is None else 0,
         enqueue_seq=None if entry is None else entry["enqueue_seq"],
-        entry_json=None if entry is None else _entry(entry).to_json(),
+        entry_json=None if entry is None else sessions.entry_to_json(_entry(entry)),
         record_all=int(one["events"] == "all"),
         **{name: one[name] for name in _SAME},
         **{**_HIDDEN, "lease_token": lease_token},
     )
-    return Job(row)
+    return job_of(row)
 
 
-def _backoff(one: Document) -> Backoff:
-    return Backoff(one["base_ms"] / 1000, one["factor"], one["cap_ms"] / 1000, one["jitter"])
+def _backoff(one: Document) -> backoffs.Backoff:
+    return backoffs.Backoff(one["base_ms"] / 1000, one["factor"], one["cap_ms"] / 1000, one["jitter"])
 
 
-def _entry(one: Document) -> SessionEntry:
-    return SessionEntry(**{name: one[name] for name in SessionEntry.__slots__})
+def _entry(one: Document) -> sessions.SessionEntry:
+    return sessions.SessionEntry(**{name: one[name] for name in sessions.SessionEntry.__slots__})
 
 
 def failure(one: Document | None) -> Failure | None:
@@ -109,8 +115,8 @@ def attempt(one: Document) -> Attempt:
         one["number"],
         one["worker"],
         one["incarnation"],
-        datetime_of(one["started_at_ms"]),
-        optional_datetime_of(one["ended_at_ms"]),
+        validation.datetime_of(one["started_at_ms"]),
+        validation.optional_datetime_of(one["ended_at_ms"]),
         one["outcome"],
         failure(one["failure"]),
     )
@@ -123,21 +129,21 @@ def claim(one: Document, lease_ms: int) -> Claim:
 
 def renewal(one: Document) -> Renewal:
     """Return the result of a heartbeat."""
-    return Renewal(datetime_of(one["lease_until_ms"]), one["cancel_requested"])
+    return Renewal(validation.datetime_of(one["lease_until_ms"]), one["cancel_requested"])
 
 
-def event(one: Document) -> Event:
+def event(one: Document) -> events.Event:
     """Return one event."""
-    return Event(**{"at" if name == "at_ms" else name: _converted(name, value) for name, value in one.items()})
+    return events.Event(**{"at" if name == "at_ms" else name: _converted(name, value) for name, value in one.items()})
 
 
-def kind(one: Document) -> Kind:
+def kind(one: Document) -> kinds.Kind:
     """Return a kind."""
-    return Kind(
+    return kinds.Kind(
         one["name"],
-        optional_datetime_of(one["retired_at_ms"]),
+        validation.optional_datetime_of(one["retired_at_ms"]),
         one["published_by"],
-        optional_datetime_of(one["published_at_ms"]),
+        validation.optional_datetime_of(one["published_at_ms"]),
         one["lane"],
         one["max_attempts"],
         one["timeout"],
@@ -147,34 +153,72 @@ def kind(one: Document) -> Kind:
     )
 
 
-def worker(one: Document) -> WorkerInfo:
+def worker(one: Document) -> results.WorkerInfo:
     """Return one start of a worker."""
-    return WorkerInfo(**_with_times(one))
+    return results.WorkerInfo(**_with_times(one))
 
 
-def artifact(one: Document) -> ArtifactInfo:
+def token(one: Document) -> access.Token:
+    """Return a token."""
+    granted = {field.name for field in fields(access.Grants)}
+    values = _with_times(one)
+    grants = access.Grants(**{name: value for name, value in values.items() if name in granted})
+    return access.Token(
+        **{name: value for name, value in values.items() if name not in {*granted, "state"}}, grants=grants
+    )
+
+
+def webhook(one: Document) -> webhooks.Webhook:
+    """Return a webhook."""
+    return webhooks.Webhook(**_with_all_times(one))
+
+
+def delivery(one: Document) -> webhooks.Delivery:
+    """Return a delivery of a webhook."""
+    return webhooks.Delivery(**_with_all_times(one))
+
+
+def schedule(one: Document) -> schedules.Schedule:
+    """Return a schedule."""
+    return schedules.Schedule(**_with_all_times(one))
+
+
+def _with_all_times(one: Document) -> dict[str, Any]:
+    times = {
+        name.removesuffix("_ms"): validation.optional_datetime_of(value)
+        for name, value in one.items()
+        if name.endswith("_ms")
+    }
+    return times | {name: _converted(name, value) for name, value in one.items() if not name.endswith("_ms")}
+
+
+def artifact(one: Document) -> results.ArtifactInfo:
     """Return the properties of an artifact."""
-    return ArtifactInfo(**_with_times(one))
+    return results.ArtifactInfo(**_with_times(one))
 
 
-def output_chunk(one: Document) -> OutputChunk:
+def output_chunk(one: Document) -> output.OutputChunk:
     """Return one chunk of a job's output."""
-    return OutputChunk(one["number"], one["attempt"], one["epoch"], datetime_of(one["at_ms"]), one["text"])
+    return output.OutputChunk(
+        one["number"], one["attempt"], one["epoch"], validation.datetime_of(one["at_ms"]), one["text"]
+    )
 
 
-def requeued(one: Document) -> Requeued:
+def requeued(one: Document) -> results.Requeued:
     """Return the result of requeueing many jobs."""
-    return Requeued(one["requeued"], [Skipped(**skipped) for skipped in one["skipped"]])
+    return results.Requeued(one["requeued"], [results.Skipped(**skipped) for skipped in one["skipped"]])
 
 
-def cancel_report(one: Document) -> CancelReport:
+def cancel_report(one: Document) -> results.CancelReport:
     """Return the result of cancelling many jobs."""
-    return CancelReport(one["cancelled"], one["stop_requested"], [Skipped(**skipped) for skipped in one["skipped"]])
+    return results.CancelReport(
+        one["cancelled"], one["stop_requested"], [results.Skipped(**skipped) for skipped in one["skipped"]]
+    )
 
 
-def backlog(one: Document) -> Backlog:
+def backlog(one: Document) -> results.Backlog:
     """Return the backlog."""
-    return Backlog(**{**one, "ready": tuple(Waiting(**waiting) for waiting in one["ready"])})
+    return results.Backlog(**{**one, "ready": tuple(results.Waiting(**waiting) for waiting in one["ready"])})
 
 
 def unserved(one: Document) -> Unserved:
@@ -191,5 +235,5 @@ def _with_times(one: Document) -> dict[str, Any]:
 
 def _converted(name: str, value: Any) -> Any:
     if name.endswith("at_ms"):
-        return optional_datetime_of(value)
+        return validation.optional_datetime_of(value)
     return tuple(value) if isinstance(value, list) else value

@@ -1,21 +1,14 @@
 """Requests as the JSON of the service: jobs, outcomes and claims."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from holdfast.domain import limits, strict_json
+from holdfast.domain import backoff as backoffs, claims, errors, limits, results, routing, strict_json, validation
 from holdfast.domain.artifacts import CheckedArtifact
-from holdfast.domain.backoff import Backoff
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence
-from holdfast.domain.new_job import CheckedJob
+from holdfast.domain.new_job import CheckedJob, digest_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed
-from holdfast.domain.results import JobFilter
-from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.validation import datetime_of
 
 # What the service assumes for an option that a job does not have.
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -25,7 +18,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "headers": {},
     "tags": {},
     "delay": 0.0,
-    "lane": DEFAULT_NAME,
+    "lane": routing.DEFAULT_NAME,
     "max_attempts": limits.MAX_ATTEMPTS_DEFAULT,
     "deadline": None,
     "backoff": None,
@@ -40,7 +33,7 @@ _ACK_MS_DEFAULT: Final = 10_000
 _ACK_MS_MAX: Final = 300_000
 
 
-def new_job(new: CheckedJob, *, tenant: str = DEFAULT_NAME, with_id: bool = True) -> dict[str, Any]:
+def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: bool = True) -> dict[str, Any]:
     """Return a job as the body of a request.
 
     It has the options that the caller gave or that are not the defaults, so that those which a worker has published
@@ -58,7 +51,7 @@ def new_job(new: CheckedJob, *, tenant: str = DEFAULT_NAME, with_id: bool = True
         "tags": strict_json.decode(settings.tags_json),
         "delay": settings.delay_ms / 1000,
         "max_attempts": settings.max_attempts,
-        "backoff": None if settings.backoff_json is None else asdict(Backoff.from_json(settings.backoff_json)),
+        "backoff": None if settings.backoff_json is None else asdict(backoffs.from_json(settings.backoff_json)),
         "events": "all" if settings.record_all else "terminal",
     }
     options["deadline"] = None if settings.deadline_in_ms is None else settings.deadline_in_ms / 1000
@@ -74,30 +67,49 @@ def new_job(new: CheckedJob, *, tenant: str = DEFAULT_NAME, with_id: bool = True
     }
     if sent.get("deadline", 0) is None:
         del sent["deadline"]
-    if new.given is None:
-        sent["declared"] = True
+    sent |= _known_to_client(new, sent)
     if settings.tenant != tenant or (new.given is not None and "tenant" in new.given):
         sent["tenant"] = settings.tenant
     if new.dedupe_key is not None:
         sent["dedupe_key"] = new.dedupe_key
         sent["dedupe_scope"] = "kind" if settings.dedupe_kind else "tenant"
         sent["on_duplicate"] = settings.on_duplicate
+    if new.dedupe_for_ms is not None:
+        sent["dedupe_for"] = new.dedupe_for_ms / 1000
     payload: Any = strict_json.decode(new.payload_json)
     if new.entry is not None:
         sent = {option: value for option, value in sent.items() if option not in {"priority", "affinity"}}
         sent |= {name: value for name, value in asdict(new.entry).items() if name != "messages" and value is not None}
-        if new.entry.messages is not None:
+        if new.entry.messages is not None and new.plain_json is not None:
+            sent["message_count"] = new.entry.messages
+        elif new.entry.messages is not None:
             sent["messages"], payload = payload, None
     if new.artifacts:
         sent["artifacts"] = artifacts(new.artifacts)
+    sent |= {} if new.dependencies is None else new.dependencies._asdict()
+    if new.webhook_url is not None:
+        sent["webhook_url"] = new.webhook_url
     if new.digest is not None or (with_id and not (new.entry is not None and new.entry.message_id is not None)):
         sent["job_id"] = new.id
     return {"kind": settings.route.kind, **({} if payload is None else {"payload": payload}), **sent}
 
 
+def _known_to_client(new: CheckedJob, sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the server cannot know: which options a task or middleware has set, and which call this is."""
+    known: dict[str, Any] = {}
+    if new.given is None:
+        known["declared"] = True
+    elif "tags" in sent and "tags" not in new.given:
+        known["merge_tags"] = True
+    if new.digest is not None and digest_of(new) != new.digest:
+        # Encoded, or changed by middleware: the server would take it for another call.
+        known["digest"] = new.digest
+    return known
+
+
 def time(milliseconds: int) -> str:
     """Return a timestamp as a time with a zone."""
-    return datetime_of(milliseconds).isoformat()
+    return validation.datetime_of(milliseconds).isoformat()
 
 
 def artifacts(given: Sequence[CheckedArtifact]) -> list[dict[str, Any]]:
@@ -127,6 +139,8 @@ def outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
             if checked.follow_ups:
                 # Without new ids: they would make the same settlement another one when it is sent again.
                 document["follow_ups"] = [new_job(one, tenant=tenant, with_id=False) for one in checked.follow_ups]
+            if checked.digest is not None:
+                document["digest"] = checked.digest
             if checked.artifacts:
                 document["artifacts"] = artifacts(checked.artifacts)
             return document
@@ -139,7 +153,7 @@ def outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
                 "reason": failure.reason,
                 "permanent": failure.failure_class == "permanent",
                 "traceback": failure.traceback,
-                "backoff": None if backoff is None else asdict(Backoff.from_json(backoff.to_json())),
+                "backoff": None if backoff is None else asdict(backoffs.from_json(backoffs.to_json(backoff))),
                 **({} if checked.pause_ms is None else {"retry_after": checked.pause_ms / 1000}),
             }
         case Deferred():
@@ -150,17 +164,17 @@ def outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
             return {"outcome": "released"}
 
 
-def lease(fence: JobFence) -> dict[str, Any]:
+def lease(fence: claims.JobFence) -> dict[str, Any]:
     """Return the proof of a claim."""
     return {"job_id": fence.job_id, "epoch": fence.epoch, "lease_token": fence.lease_token}
 
 
-def settlements(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[dict[str, Any]]:
+def settlements(outcomes: Sequence[tuple[claims.Claim, CheckedOutcome]]) -> list[dict[str, Any]]:
     """Return claims with their outcomes."""
-    return [{**lease(held.fence), **outcome(checked, held.job.tenant)} for held, checked in outcomes]
+    return [{**lease(claims.fence_of(held)), **outcome(checked, held.job.tenant)} for held, checked in outcomes]
 
 
-def claim(request: ClaimRequest, wait_seconds: float) -> dict[str, Any]:
+def claim(request: claims.ClaimRequest, wait_seconds: float) -> dict[str, Any]:
     """Return a claim that waits for jobs up to this time."""
     preference = request.preference
     document: dict[str, Any] = {
@@ -193,8 +207,10 @@ def ack_ms(lease_ms: int, *, acknowledged: bool) -> int:
     return min(max(lease_ms, _ACK_MS_MIN), _ACK_MS_DEFAULT if acknowledged else _ACK_MS_MAX)
 
 
-def job_filter(wanted: JobFilter) -> dict[str, Any]:
+def job_filter(wanted: results.JobFilter) -> dict[str, Any]:
     """Return the parameters of a list of jobs."""
+    if any("=" in tag for tag, _ in wanted.tags):
+        raise errors.InvalidInput("tags", "has a key with '=', which a filter over HTTP cannot express")
     return {
         "state": list(wanted.states),
         "kind": wanted.kind,
@@ -202,5 +218,7 @@ def job_filter(wanted: JobFilter) -> dict[str, Any]:
         "tenant": wanted.tenant,
         "failure_class": wanted.failure_class,
         "session": wanted.session,
+        "root": wanted.root,
+        "tag": [f"{tag}={value}" for tag, value in wanted.tags],
         "older_than": None if wanted.age_ms is None else wanted.age_ms / 1000,
     }

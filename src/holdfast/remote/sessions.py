@@ -1,47 +1,44 @@
 """What the operations on sessions do over HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.domain import limits
-from holdfast.domain.claims import Renewal
-from holdfast.domain.errors import JobNotFound, LeaseLost, OutcomeUnknown, SessionNotFound, Unavailable
-from holdfast.domain.job import Job, row_of
+from holdfast.domain import claims, errors, limits, results, session_claims, validation
+from holdfast.domain.job import Job, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome
-from holdfast.domain.results import SessionInfo, SessionPage
-from holdfast.domain.session_claims import Opening, SessionClaim, SessionLease, SessionRequest, TurnLease
-from holdfast.domain.validation import datetime_of, optional_datetime_of
-from holdfast.operations import session_claim as claim_operations
-from holdfast.operations import session_lease as lease_operations
-from holdfast.operations import sessions as session_operations
-from holdfast.remote import decode, encode
-from holdfast.remote.calls import PAUSE_SECONDS, get, over_http
-from holdfast.remote.connection import WAIT_SECONDS, Http, path
+from holdfast.operations import (
+    session_claim as claim_operations,
+    session_lease as lease_operations,
+    sessions as session_operations,
+)
+from holdfast.remote import calls, connection, decode, encode
 
 # --- turns ---------------------------------------------------------------------------------------------------------
 
 
-@over_http(claim_operations.claim_session)
-async def claim_session(http: Http, request: SessionRequest) -> SessionClaim | None:
+@calls.over_http(claim_operations.claim_session)
+async def claim_session(
+    http: connection.Http, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Claim a turn of one session, or more entries for a running one; the server waits for an entry."""
     if request.turn is None:
         return await claim_any_session(http, request)
-    wait = min(request.wait_ms / 1000, WAIT_SECONDS)
+    wait = min(request.wait_ms / 1000, connection.WAIT_SECONDS)
     body = {**_proof(request.turn), **_entry_options(request, wait), "lease": request.lease_ms / 1000}
     try:
-        reply = await http.post(path("turns", request.turn.session, "checkpoint"), body, wait=wait)
-    except JobNotFound as error:
+        reply = await http.post(connection.path("turns", request.turn.session, "checkpoint"), body, wait=wait)
+    except errors.JobNotFound as error:
         raise _lost(request.turn, error) from None
     return None if reply["turn"] is None else _turn(reply["turn"], request.lease_ms)
 
 
-@over_http(claim_operations.claim_any_session)
-async def claim_any_session(http: Http, request: SessionRequest) -> SessionClaim | None:
+@calls.over_http(claim_operations.claim_any_session)
+async def claim_any_session(
+    http: connection.Http, request: session_claims.SessionRequest
+) -> session_claims.SessionClaim | None:
     """Claim a turn; the server waits for one."""
-    wait = min(request.wait_ms / 1000, WAIT_SECONDS)
+    wait = min(request.wait_ms / 1000, connection.WAIT_SECONDS)
     body = {
         "session": request.session,
         "tenant": request.tenant,
@@ -57,7 +54,7 @@ async def claim_any_session(http: Http, request: SessionRequest) -> SessionClaim
     if owner is not None:
         body["session_lease"] = {"generation": owner.generation, "lease_token": owner.lease_token}
         del body["ack_ms"]
-    reply = await http.post(path("turns"), _given(body), wait=wait)
+    reply = await http.post(connection.path("turns"), _given(body), wait=wait)
     if reply["turn"] is None:
         return None
     turn = _turn(reply["turn"], request.lease_ms)
@@ -65,13 +62,13 @@ async def claim_any_session(http: Http, request: SessionRequest) -> SessionClaim
         return turn
     try:
         renewal = await heartbeat_session(http, turn, turn.lease_ms)
-    except Unavailable as error:
+    except errors.Unavailable as error:
         # The same claim, sent again with its token, returns the same turn.
-        raise OutcomeUnknown(f"the turn could not be acknowledged: {error}") from None
+        raise errors.OutcomeUnknown(f"the turn could not be acknowledged: {error}") from None
     return _extended(turn, renewal)
 
 
-def _entry_options(request: SessionRequest, wait: float) -> dict[str, Any]:
+def _entry_options(request: session_claims.SessionRequest, wait: float) -> dict[str, Any]:
     options = {
         "only": request.criteria.only,
         "kinds": None if request.kinds is None else list(request.kinds),
@@ -86,13 +83,13 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _proof(turn: SessionClaim) -> dict[str, Any]:
+def _proof(turn: session_claims.SessionClaim) -> dict[str, Any]:
     entries = [{"id": job.id, "epoch": job.epoch} for job in turn.entries]
     return {"tenant": turn.tenant, "lease_token": turn.lease_token, "entries": entries}
 
 
-def _turn(one: Mapping[str, Any], lease_ms: int) -> SessionClaim:
-    return SessionClaim(
+def _turn(one: Mapping[str, Any], lease_ms: int) -> session_claims.SessionClaim:
+    return session_claims.SessionClaim(
         one["session"],
         one["tenant"],
         one["entry_type"],
@@ -104,94 +101,100 @@ def _turn(one: Mapping[str, Any], lease_ms: int) -> SessionClaim:
     )
 
 
-def _extended(turn: SessionClaim, renewal: Renewal) -> SessionClaim:
+def _extended(turn: session_claims.SessionClaim, renewal: claims.Renewal) -> session_claims.SessionClaim:
     until_ms = round(renewal.lease_until.timestamp() * 1000)
-    entries = (Job(row_of(job)._replace(lease_until_ms=until_ms)) for job in turn.entries)
+    entries = (job_of(row_of(job)._replace(lease_until_ms=until_ms)) for job in turn.entries)
     return replace(turn, entries=tuple(entries))
 
 
-def _lost(turn: SessionClaim, error: JobNotFound) -> LeaseLost:
+def _lost(turn: session_claims.SessionClaim, error: errors.JobNotFound) -> errors.LeaseLost:
     epochs = {job.id: job.epoch for job in turn.entries}
-    return LeaseLost(error.job_id, epochs.get(error.job_id, 0), "the job was deleted")
+    return errors.LeaseLost(error.job_id, epochs.get(error.job_id, 0), "the job was deleted")
 
 
-@over_http(claim_operations.seconds_to_session)
-async def seconds_to_session(http: Http) -> float:
+@calls.over_http(claim_operations.seconds_to_session)
+async def seconds_to_session(http: connection.Http) -> float:
     """Return a short time: the server has waited."""
-    return PAUSE_SECONDS
+    return calls.PAUSE_SECONDS
 
 
-@over_http(lease_operations.heartbeat_session)
-async def heartbeat_session(http: Http, claim: SessionClaim, lease_ms: int) -> Renewal:
+@calls.over_http(lease_operations.heartbeat_session)
+async def heartbeat_session(
+    http: connection.Http, claim: session_claims.SessionClaim, lease_ms: int
+) -> claims.Renewal:
     """Extend the lease of a turn."""
     body = {**_proof(claim), "lease": lease_ms / 1000}
     try:
-        return decode.renewal(await http.post(path("turns", claim.session, "heartbeat"), body))
-    except JobNotFound as error:
+        return decode.renewal(await http.post(connection.path("turns", claim.session, "heartbeat"), body))
+    except errors.JobNotFound as error:
         raise _lost(claim, error) from None
 
 
-@over_http(lease_operations.settle_session)
-async def settle_session(http: Http, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
+@calls.over_http(lease_operations.settle_session)
+async def settle_session(
+    http: connection.Http, claim: session_claims.SessionClaim, outcomes: Sequence[CheckedOutcome]
+) -> list[Job]:
     """Settle the entries of a turn, all or none."""
     body = {**_proof(claim), "outcomes": [encode.outcome(one, claim.tenant) for one in outcomes]}
     try:
-        reply = await http.post(path("turns", claim.session, "settle"), body)
-    except JobNotFound as error:
+        reply = await http.post(connection.path("turns", claim.session, "settle"), body)
+    except errors.JobNotFound as error:
         raise _lost(claim, error) from None
     return [decode.job(entry) for entry in reply["entries"]]
 
 
-@over_http(lease_operations.claim_of_turn)
-async def claim_of_turn(http: Http, lease: TurnLease) -> SessionClaim:
+@calls.over_http(lease_operations.claim_of_turn)
+async def claim_of_turn(http: connection.Http, lease: session_claims.TurnLease) -> session_claims.SessionClaim:
     """Return the turn that *lease* proves; the write that follows checks it."""
     held: list[Job] = []
     for job_id, epoch in lease.entries:
-        row = row_of(await get(http, job_id, lease.tenant))
+        row = row_of(await calls.get(http, job_id, lease.tenant))
         if row.session != lease.session:
-            raise JobNotFound(job_id)
-        held.append(Job(row._replace(epoch=epoch, lease_token=lease.lease_token)))
+            raise errors.JobNotFound(job_id)
+        held.append(job_of(row._replace(epoch=epoch, lease_token=lease.lease_token)))
     session = await get_session(http, lease.tenant, lease.session)
     entry = held[0].entry
     if entry is None:
-        raise JobNotFound(held[0].id)
+        raise errors.JobNotFound(held[0].id)
     about = (lease.session, lease.tenant, entry.entry_type, "", session.fencing_token)
-    return SessionClaim(*about, tuple(held), limits.LEASE_MS_DEFAULT)
+    return session_claims.SessionClaim(*about, tuple(held), limits.LEASE_MS_DEFAULT)
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------
 
 
-@over_http(session_operations.get_session)
-async def get_session(http: Http, tenant: str, name: str) -> SessionInfo:
+@calls.over_http(session_operations.get_session)
+async def get_session(http: connection.Http, tenant: str, name: str) -> results.SessionInfo:
     """Return one session."""
-    return _session(await http.get(path("sessions", name), {"tenant": tenant}))
+    return _session(await http.get(connection.path("sessions", name), {"tenant": tenant}))
 
 
-@over_http(session_operations.list_sessions)
-async def list_sessions(http: Http, tenant: str | None, after: str | None, limit: int) -> SessionPage:
+@calls.over_http(session_operations.list_sessions)
+async def list_sessions(
+    http: connection.Http, tenant: str | None, after: str | None, limit: int
+) -> results.SessionPage:
     """Return a page of sessions."""
-    reply = await http.get(path("sessions"), {"tenant": tenant, "after": after, "limit": limit})
-    return SessionPage(tuple(_session(one) for one in reply["sessions"]), reply["cursor"])
+    reply = await http.get(connection.path("sessions"), {"tenant": tenant, "after": after, "limit": limit})
+    return results.SessionPage(tuple(_session(one) for one in reply["sessions"]), reply["cursor"])
 
 
-def _session(one: Mapping[str, Any]) -> SessionInfo:
+def _session(one: Mapping[str, Any]) -> results.SessionInfo:
     known = {name: value for name, value in one.items() if name != "lease_until_ms"}
-    return SessionInfo(**known, lease_until=optional_datetime_of(one["lease_until_ms"]))
+    return results.SessionInfo(**known, lease_until=validation.optional_datetime_of(one["lease_until_ms"]))
 
 
-@over_http(lease_operations.cancel_waiting)
-async def cancel_waiting(http: Http, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
+@calls.over_http(lease_operations.cancel_waiting)
+async def cancel_waiting(http: connection.Http, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
     """Cancel all waiting entries of a session."""
     try:
-        reply = await http.post(path("sessions", name, "cancel"), {"tenant": tenant}, repeatable=False)
-    except SessionNotFound:
+        reply = await http.post(connection.path("sessions", name, "cancel"), {"tenant": tenant}, repeatable=False)
+    except errors.SessionNotFound:
         return [], None
     return reply["cancelled"], None
 
 
-@over_http(lease_operations.open_session)
-async def open_session(http: Http, opening: Opening) -> SessionLease:
+@calls.over_http(lease_operations.open_session)
+async def open_session(http: connection.Http, opening: session_claims.Opening) -> session_claims.SessionLease:
     """Become the owner of a session."""
     body = {
         "tenant": opening.tenant,
@@ -201,26 +204,28 @@ async def open_session(http: Http, opening: Opening) -> SessionLease:
         "take_over": opening.take_over,
         "lease_token": opening.lease_token,
     }
-    return _lease(await http.post(path("sessions", opening.session, "open"), body), opening.lease_ms)
+    return _lease(await http.post(connection.path("sessions", opening.session, "open"), body), opening.lease_ms)
 
 
-@over_http(lease_operations.renew_session)
-async def renew_session(http: Http, lease: SessionLease, lease_ms: int) -> SessionLease:
+@calls.over_http(lease_operations.renew_session)
+async def renew_session(
+    http: connection.Http, lease: session_claims.SessionLease, lease_ms: int
+) -> session_claims.SessionLease:
     """Extend a session lease."""
     body = {**_owner(lease), "lease": lease_ms / 1000}
-    return _lease(await http.post(path("sessions", lease.session, "renew"), body), lease_ms)
+    return _lease(await http.post(connection.path("sessions", lease.session, "renew"), body), lease_ms)
 
 
-@over_http(lease_operations.close_session)
-async def close_session(http: Http, lease: SessionLease) -> None:
+@calls.over_http(lease_operations.close_session)
+async def close_session(http: connection.Http, lease: session_claims.SessionLease) -> None:
     """End a session lease."""
-    await http.post(path("sessions", lease.session, "close"), _owner(lease))
+    await http.post(connection.path("sessions", lease.session, "close"), _owner(lease))
 
 
-def _owner(lease: SessionLease) -> dict[str, Any]:
+def _owner(lease: session_claims.SessionLease) -> dict[str, Any]:
     return {"tenant": lease.tenant, "generation": lease.generation, "lease_token": lease.lease_token}
 
 
-def _lease(one: Mapping[str, Any], lease_ms: int) -> SessionLease:
+def _lease(one: Mapping[str, Any], lease_ms: int) -> session_claims.SessionLease:
     about = (one["session"], one["tenant"], one["generation"], one["worker"], one["lease_token"])
-    return SessionLease(*about, lease_ms, datetime_of(one["lease_until_ms"]))
+    return session_claims.SessionLease(*about, lease_ms, validation.datetime_of(one["lease_until_ms"]))

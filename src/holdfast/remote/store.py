@@ -6,22 +6,20 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import threading
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import httpx2
 
-from holdfast.domain.new_job import CheckedJob
-from holdfast.remote import content, sessions  # noqa: F401  # they register their calls
-from holdfast.remote.calls import translate
-from holdfast.remote.connection import AsyncHttp, SyncHttp
+from holdfast.domain import errors
+from holdfast.remote import calls, content, notify, schedules, sessions, webhooks  # noqa: F401  # they register calls
+from holdfast.remote.connection import AsyncHttp, Sockets, SyncHttp
 from holdfast.remote.errors import not_available
-from holdfast.storage.notifications import Notifier
-from holdfast.storage.runners import run_sync
-from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
+from holdfast.storage import notifications, runners, store
 from holdfast.version import __version__
 
 T = TypeVar("T")
@@ -43,6 +41,7 @@ class HttpStore:
     """A queue behind the HTTP service. It is safe to share between threads, and a forked process opens its own."""
 
     joined: Final = False
+    writes_in_order: Final = False
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self._url = url
@@ -50,34 +49,43 @@ class HttpStore:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._client: httpx2.Client | None = None
+        self._sockets = Sockets()
         self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = WeakKeyDictionary()
-        self.notifier = Notifier()
-        self.translate = translate
+        self._notifier = self._new_notifier()
+        self.translate = calls.translate
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._url}>"
 
     # --- operations ------------------------------------------------------------------------------------------------
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Run an operation over HTTP."""
-        return run_sync(operation(self._http()))  # type: ignore[arg-type]  # it was translated
+        return runners.run_sync(operation(self._http()))  # type: ignore[arg-type]  # it was translated
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Run an operation over HTTP."""
         return self.read(operation)
 
-    async def read_async(self, operation: Operation[T]) -> T:
+    async def read_async(self, operation: store.Operation[T]) -> T:
         """Run an operation over HTTP."""
         return await operation(self._async_http())  # type: ignore[arg-type]  # it was translated
 
-    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    async def write_async(self, operation: store.Operation[T]) -> T:
         """Run an operation over HTTP."""
         return await self.read_async(operation)
 
-    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return None: one request is all."""
-        return None
+    # --- notifications ---------------------------------------------------------------------------------------------
+
+    @property
+    def notifier(self) -> notifications.Notifier:
+        """The notifier of changes, of which only workers use it: other calls let the server wait."""
+        with self._lock:
+            self._forget_after_fork()
+            return self._notifier
+
+    def _new_notifier(self) -> notifications.Notifier:
+        return notify.notifier_for(self._url, self._token, partial(new_async_client, self._url, self._token))
 
     # --- connections -----------------------------------------------------------------------------------------------
 
@@ -85,9 +93,10 @@ class HttpStore:
         with self._lock:
             self._forget_after_fork()
             if self._client is None:
-                transport = httpx2.HTTPTransport(**self._transport_options())
-                self._client = httpx2.Client(transport=transport, **self._client_options())
-            return SyncHttp(self._client)
+                transport = httpx2.HTTPTransport(**_transport_options(self._url))
+                self._client = httpx2.Client(transport=transport, **_client_options(self._url, self._token))
+                self._sockets = Sockets()
+            return SyncHttp(self._client, self._sockets)
 
     def _async_http(self) -> AsyncHttp:
         loop = asyncio.get_running_loop()
@@ -95,28 +104,22 @@ class HttpStore:
             self._forget_after_fork()
             client = self._async_clients.get(loop)
             if client is None:
-                transport = httpx2.AsyncHTTPTransport(**self._transport_options())
-                client = self._async_clients[loop] = httpx2.AsyncClient(transport=transport, **self._client_options())
+                client = self._async_clients[loop] = new_async_client(self._url, self._token)
             return AsyncHttp(client)
-
-    def _client_options(self) -> dict[str, Any]:
-        headers = {"User-Agent": f"holdfast/{__version__}", "Accept": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return {"base_url": self._url, "headers": headers}
-
-    def _transport_options(self) -> dict[str, Any]:
-        # Reading the certificates of the system takes longer than a request. The environment's proxies are not used.
-        secure = self._url.startswith("https:")
-        return {"verify": secure, "limits": _LIMITS, "socket_options": _SOCKET_OPTIONS}
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():
             self._process, self._client = os.getpid(), None
             self._async_clients = WeakKeyDictionary()
+            self._notifier = self._new_notifier()
 
     def interrupt(self) -> None:
-        """Do nothing: every call has a timeout."""
+        """Make calls of other threads that wait for the server raise `Unavailable`."""
+        with self._lock:
+            client, self._client = self._client, None
+            sockets = self._sockets
+        if client is not None:
+            sockets.interrupt()
 
     async def interrupt_async(self) -> None:
         """Close the connections of this event loop; calls that use them raise `Unavailable`."""
@@ -152,21 +155,50 @@ class HttpStore:
 
     # --- what needs the store itself -------------------------------------------------------------------------------
 
-    def transaction(self) -> AbstractContextManager[ExternalTransaction]:
+    def transaction(self) -> AbstractContextManager[store.ExternalTransaction]:
         """Raise: a transaction cannot stay open between requests."""
         raise not_available("transaction")
 
-    def transaction_async(self) -> AbstractAsyncContextManager[ExternalTransaction]:
+    def transaction_async(self) -> AbstractAsyncContextManager[store.ExternalTransaction]:
         """Raise: a transaction cannot stay open between requests."""
         raise not_available("transaction")
 
-    def within(self, connection: Any) -> ExternalTransaction:
+    def within(self, connection: Any) -> store.ExternalTransaction:
         """Raise: the caller's connection does not lead to the server."""
         raise not_available("within")
 
     def migrate(self) -> list[str]:
         """Raise: the server migrates its store."""
         raise not_available("migrate")
+
+
+def new_async_client(url: str, token: str | None) -> httpx2.AsyncClient:
+    """Return a client for the event loop of the caller."""
+    transport = httpx2.AsyncHTTPTransport(**_transport_options(url))
+    return httpx2.AsyncClient(transport=transport, **_client_options(url, token))
+
+
+def _client_options(url: str, token: str | None) -> dict[str, Any]:
+    headers = {"User-Agent": f"holdfast/{__version__}", "Accept": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return {"base_url": url, "headers": headers}
+
+
+def _transport_options(url: str) -> dict[str, Any]:
+    # Reading the certificates of the system takes longer than a request. The environment's proxies are not used.
+    verify = _certificates() if url.startswith("https:") else False
+    return {"verify": verify, "limits": _LIMITS, "socket_options": _SOCKET_OPTIONS}
+
+
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates to trust: those of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else those of the system."""
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        raise errors.Misconfigured(
+            f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {error}"
+        ) from error
 
 
 def _close_async(loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> None:

@@ -1,7 +1,5 @@
 """Who calls: tokens are read from the store, cached for half a second, and watched while a request waits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -15,13 +13,10 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from holdfast.domain import limits
-from holdfast.domain.access import Grants, StoredToken, Token, is_genuine, parse_token
-from holdfast.domain.errors import HoldfastError, NotAuthenticated
-from holdfast.domain.validation import datetime_of
+from holdfast.domain import access, errors, limits, validation
 from holdfast.operations import access as access_operations
 from holdfast.service.problems import ProblemError
-from holdfast.storage.runners import AsyncRunner
+from holdfast.storage import runners
 
 log = logging.getLogger("holdfast.service")
 
@@ -34,18 +29,18 @@ _CACHED_MAX: Final = 10_000
 class Caller(NamedTuple):
     """The sender of a request."""
 
-    grants: Grants
+    grants: access.Grants
     actor: str
     """How the audit log names it."""
-    token: Token | None = None
+    token: access.Token | None = None
 
 
-EVERYTHING: Final = Caller(Grants(("admin",)), "anonymous")
-PUBLIC: Final = Caller(Grants(()), "anonymous")
+EVERYTHING: Final = Caller(access.Grants(("admin",)), "anonymous")
+PUBLIC: Final = Caller(access.Grants(()), "anonymous")
 
 
 class _Cached(NamedTuple):
-    stored: StoredToken | None
+    stored: access.StoredToken | None
     read_at: float
     now: datetime
     """The store's time at the read."""
@@ -54,7 +49,7 @@ class _Cached(NamedTuple):
 class Access:
     """Authenticates requests."""
 
-    def __init__(self, runner: AsyncRunner, *, required: bool) -> None:
+    def __init__(self, runner: runners.AsyncRunner, *, required: bool) -> None:
         self._runner = runner
         self._required = required
         self._cache: dict[str, _Cached] = {}
@@ -71,15 +66,20 @@ class Access:
             return EVERYTHING
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
-            raise NotAuthenticated("send a token: Authorization: Bearer hf_…")
-        parsed = parse_token(text.strip())
+            raise errors.NotAuthenticated("send a token: Authorization: Bearer hf_…")
+        parsed = access.parse_token(text.strip())
         cached = None if parsed is None else await self._read(parsed[0])
-        if parsed is None or cached is None or not is_genuine(cached.stored, parsed[1]) or cached.stored is None:
-            raise NotAuthenticated("the token is not known")
+        if (
+            parsed is None
+            or cached is None
+            or not access.is_genuine(cached.stored, parsed[1])
+            or cached.stored is None
+        ):
+            raise errors.NotAuthenticated("the token is not known")
         token = cached.stored.token
         state = token.state(_now(cached))
         if state != "active":
-            raise NotAuthenticated(f"the token is {state}")
+            raise errors.NotAuthenticated(f"the token is {state}")
         self._touch(token)
         return Caller(token.grants, f"token:{token.id}", token)
 
@@ -101,10 +101,12 @@ class Access:
         if len(self._cache) > _CACHED_MAX:
             self._cache.clear()
         for token_id in ids:
-            last = self._cache[token_id] = _Cached(found.get(token_id), started_at, datetime_of(now.wall_ms))
+            last = self._cache[token_id] = _Cached(
+                found.get(token_id), started_at, validation.datetime_of(now.wall_ms)
+            )
         return last
 
-    def _touch(self, token: Token) -> None:
+    def _touch(self, token: access.Token) -> None:
         """Store the time of use in the background, once a minute at most."""
         now = time.monotonic()
         if now - self._touched.get(token.id, -1e9) < limits.TOKEN_USE_MS / 1000:
@@ -117,7 +119,7 @@ class Access:
     async def _write_use(self, token_id: str) -> None:
         try:
             await self._runner.write(access_operations.touch_token, token_id)
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             log.warning("the use of token %s could not be stored: %s", token_id, error)
 
     # --- revocation ------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class Access:
             try:
                 if ids:
                     await self._read_many(ids)
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 log.warning("the tokens of waiting requests could not be checked: %s", error)
                 continue
             for token_id in ids:

@@ -1,43 +1,40 @@
 """The ASGI application: request ids, access log, problems, and the routes of the table."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
+from itertools import count
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route as PathRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.client import queue_state
+from holdfast.client.async_api import decoding
 from holdfast.client.async_api.queue import AsyncQueue
-from holdfast.domain.errors import HoldfastError
-from holdfast.service import openapi, operators, problems
-from holdfast.service.access import Access
+from holdfast.domain import errors
+from holdfast.service import access, event_streams, held_claims, maintenance, openapi, operators, problems, streams
 from holdfast.service.call import Call, Endpoint
-from holdfast.service.event_streams import EventTail
-from holdfast.service.problems import ProblemError
 from holdfast.service.routes import ROUTES
 from holdfast.service.settings import ServiceSettings
-from holdfast.service.streams import OpenStreams
 from holdfast.service.waiters import JobWaiter
-from holdfast.storage.runners import AsyncRunner
+from holdfast.storage import runners
 from holdfast.telemetry.store_metrics import StoreCollector
+from holdfast.webhooks import sender as webhook_sender
 
 log = logging.getLogger("holdfast.service")
 access_log = logging.getLogger("holdfast.access")
 
+# Request ids name a request in the log, and are no secrets.
+_PROCESS_ID: Final = secrets.token_hex(6)
+_REQUEST_NUMBERS: Final = count(1)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
 
 
@@ -45,19 +42,20 @@ class Service:
     """What the requests of one server process share."""
 
     def __init__(self, queue: AsyncQueue, settings: ServiceSettings) -> None:
+        state = queue_state.state_of(queue)
         self.queue = queue
+        self.store = state.store
+        self.runner: runners.AsyncRunner = decoding.runner_on(state.store, state.codec)
+        """Runs the transactions for which the queue has no method."""
         self.settings = settings
         self.closing = asyncio.Event()
-        self.streams = OpenStreams()
-        self.access = Access(self.runner, required=settings.tokens)
-        self.waiter = JobWaiter(self.runner, queue.store.notifier)
-        self.tail = EventTail(self.runner)
+        self.streams = streams.OpenStreams()
+        self.access = access.Access(self.runner, required=settings.tokens)
+        self.waiter = JobWaiter(self.runner, self.store.notifier)
+        self.tail = event_streams.EventTail(self.runner)
+        self.held = held_claims.HeldClaims()
+        self.maintenance = maintenance.ServiceMaintenance(self.store)
         self.openapi = problems.encode(openapi.document(ROUTES))
-
-    @property
-    def runner(self) -> AsyncRunner:
-        """Runs the transactions for which the queue has no method."""
-        return self.queue._runner
 
     @cached_property
     def registry(self) -> CollectorRegistry:
@@ -72,6 +70,7 @@ class Service:
     async def close(self) -> None:
         """Stop the tasks of the service."""
         self.begin_closing()
+        await self.maintenance.close()
         await self.waiter.close()
         await self.tail.close()
         await self.access.close()
@@ -88,7 +87,9 @@ class _Path:
         route = self._routes.get("GET" if method == "HEAD" else method)
         if route is None:
             allowed = ", ".join([*self._routes, *(["HEAD"] if "GET" in self._routes else [])])
-            raise ProblemError(405, "method_not_allowed", f"the path has {allowed}", headers={"Allow": allowed})
+            raise problems.ProblemError(
+                405, "method_not_allowed", f"the path has {allowed}", headers={"Allow": allowed}
+            )
         call = Call(scope["app"].state.service, route, Request(scope, receive))
         await call.prepare()
         scope["caller"] = call.caller
@@ -96,13 +97,64 @@ class _Path:
         await response(scope, receive, send)
 
 
-class _Requests:
+class _Routes:
+    """Finds the routes of a path in a tree of its parts; the time does not depend on how many routes there are."""
+
+    def __init__(self, routes: Sequence[Endpoint]) -> None:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for route in routes:
+            by_path.setdefault(route.path, {})[route.method] = route
+        self._tree = _Node()
+        for path, methods in by_path.items():
+            node = self._tree
+            parts = path.split("/")
+            for part in parts:
+                node = node.children.setdefault("{}" if part.startswith("{") else part, _Node())
+            node.app = _Path(methods)
+            node.names = [part[1:-1] for part in parts if part.startswith("{")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        values: list[str] = []
+        found = _find(self._tree, scope["path"].split("/"), 0, values)
+        if found is None or found.app is None:
+            raise problems.ProblemError(404, "not_found", "no such path; /openapi.json lists them")
+        scope["path_params"] = dict(zip(found.names, reversed(values), strict=True))
+        await found.app(scope, receive, send)
+
+
+class _Node:
+    """The paths that begin with the same parts; `{}` stands for any part that is not empty."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.names: list[str] = []
+        self.app: _Path | None = None
+
+
+def _find(node: _Node, parts: Sequence[str], index: int, values: list[str]) -> _Node | None:
+    """Return the node of a path, and add the values of its parameters, last first; a name goes before a parameter."""
+    if index == len(parts):
+        return node if node.app is not None else None
+    part = parts[index]
+    child = node.children.get(part)
+    # A part of the path may be `{}` itself.
+    if child is not None and part != "{}" and (found := _find(child, parts, index + 1, values)) is not None:
+        return found
+    child = node.children.get("{}")
+    if child is not None and part and (found := _find(child, parts, index + 1, values)) is not None:
+        values.append(part)
+        return found
+    return None
+
+
+class Requests:
     """Middleware: request ids, the access log, and every error as a problem document."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -125,7 +177,7 @@ class _Requests:
             problem = problems.describe(error)
             if problem.status == 500:
                 log.exception("request %s failed", request_id, exc_info=error)
-            elif isinstance(error, HoldfastError) and problem.status > 500:
+            elif isinstance(error, errors.HoldfastError) and problem.status > 500:
                 log.warning("request %s: %s", request_id, error)
             if status:
                 # The response has begun; only a cut connection tells the client.
@@ -141,7 +193,7 @@ def _request_id(scope: Scope) -> str:
             text: str = value.decode("latin-1")
             if _REQUEST_ID.fullmatch(text):
                 return text
-    return secrets.token_hex(8)
+    return f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS):x}"
 
 
 def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> None:
@@ -161,29 +213,22 @@ def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> 
         )
 
 
-async def _no_route(_request: Request, _error: Exception) -> Response:
-    raise ProblemError(404, "not_found", "no such path; /openapi.json lists them")
-
-
 def make_app(queue: AsyncQueue, settings: ServiceSettings | None = None) -> Starlette:
     """Return the ASGI application that serves *queue*."""
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = route
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = Service(queue, settings or ServiceSettings())
         try:
-            yield
+            async with webhook_sender.sending(app.state.service.store):
+                yield
         finally:
             await app.state.service.close()
 
-    app = Starlette(
-        routes=[PathRoute(path, _Path(routes)) for path, routes in paths.items()],
-        middleware=[Middleware(_Requests)],
-        exception_handlers={HTTPException: _no_route},
-        lifespan=lifespan,
-    )
+    app = Starlette(lifespan=lifespan)
     app.router.redirect_slashes = False
+    # Not `routes`, which are tried one after the other.
+    app.router.default = _Routes(ROUTES)
+    # Not `middleware`, which would add two layers for errors to our own.
+    app.middleware_stack = Requests(app.router)
     return app

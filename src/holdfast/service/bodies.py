@@ -1,7 +1,5 @@
 """Reading request bodies: bounded, and as strict JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn

@@ -1,7 +1,5 @@
 """Handlers of calls on many jobs at once, and of what only workers and operators need."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
@@ -9,19 +7,13 @@ from starlette.responses import Response
 
 from holdfast import json_view
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
-from holdfast.domain import access, limits, strict_json, validation
-from holdfast.domain.claims import Claim, Note, Renewal
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.kinds import Publication
-from holdfast.domain.new_job import NewJob, check_job
+from holdfast.domain import access, claims, errors, kinds, limits, new_job, strict_json, validation
 from holdfast.domain.output import OutputWrite, StreamEnd, check_text
 from holdfast.domain.results import WorkerInfo
-from holdfast.operations import admin as admin_operations
-from holdfast.operations import output as output_operations
-from holdfast.service import problems
-from holdfast.service.call import Call, check_limits, reply
+from holdfast.operations import admin as admin_operations, output as output_operations
+from holdfast.service import new_jobs, problems
+from holdfast.service.call import Call, check_limits, reply, reply_text
 from holdfast.service.claims import claims_of, renewal_view, settle_all
-from holdfast.service.new_jobs import convert_values
 
 # --- running jobs --------------------------------------------------------------------------------------------------
 
@@ -29,7 +21,7 @@ from holdfast.service.new_jobs import convert_values
 async def settle_many(call: Call) -> Response:
     """Settle many jobs in one commit; a refused settlement does not affect the others."""
     results, _ = await settle_all(call, call.body["settlements"])
-    return reply({"settlements": results})
+    return reply_text(f'{{"settlements":[{",".join(results)}]}}')
 
 
 async def heartbeat_many(call: Call) -> Response:
@@ -37,16 +29,20 @@ async def heartbeat_many(call: Call) -> Response:
     check_limits(call.route.body or {}, call.body, "")
     leases, output = call.body["leases"], call.body["output"]
     held, writers = await claims_of(call, leases, "leases"), await claims_of(call, output, "output")
-    updates = [(one, given) for one, given in zip(held, leases, strict=True) if isinstance(one, Claim)]
+    updates = [(one, given) for one, given in zip(held, leases, strict=True) if isinstance(one, claims.Claim)]
     writes = []
     for index, (one, given) in enumerate(zip(writers, output, strict=True)):
         texts = [check_text(text, f"output[{index}].texts[{at}]") for at, text in enumerate(given["texts"])]
-        if isinstance(one, Claim):
+        if isinstance(one, claims.Claim):
             writes.append((one, OutputWrite(given.get("part"), texts)))
     renewals, ends = await call.service.runner.write(
         output_operations.renew_and_append,
-        [(one.fence, one.lease_ms) for one, _ in updates],
-        {one.job.number: Note(given.get("phase"), given.get("percent")) for one, given in updates if _noted(given)},
+        [(claims.fence_of(one), one.lease_ms) for one, _ in updates],
+        {
+            one.job.number: claims.Note(given.get("phase"), given.get("percent"))
+            for one, given in updates
+            if _noted(given)
+        },
         {one.job.number for one, given in updates if given.get("acknowledge", False)},
         writes,
     )
@@ -57,16 +53,16 @@ def _noted(given: dict[str, Any]) -> bool:
     return given.get("phase") is not None or given.get("percent") is not None
 
 
-def _merged(held: list[Claim | HoldfastError], answers: list[Any]) -> list[dict[str, Any]]:
+def _merged(held: list[claims.Claim | errors.HoldfastError], answers: list[Any]) -> list[dict[str, Any]]:
     """Return an answer for each claim: that of the store, or the problem why there is none."""
     of_store = iter(answers)
     shown: list[dict[str, Any]] = []
     for one in held:
-        answer = one if isinstance(one, HoldfastError) else next(of_store)
+        answer = one if isinstance(one, errors.HoldfastError) else next(of_store)
         match answer:
-            case HoldfastError():
+            case errors.HoldfastError():
                 shown.append({"error": problems.document(problems.describe(answer))})
-            case Renewal():
+            case claims.Renewal():
                 shown.append(renewal_view(answer))
             case StreamEnd():
                 shown.append(answer._asdict())
@@ -102,7 +98,7 @@ async def reprioritize(call: Call) -> Response:
     priority = call.body["priority"]
     access.check_job_ceilings(call.grants, priority, 0, "")
     await call.audit("jobs.reprioritize", job.id, priority=priority)
-    return reply(json_view.job(await call.queue.reprioritize(job.id, priority, tenant=job.tenant)))
+    return reply_text(json_view.job_text(await call.queue.reprioritize(job.id, priority, tenant=job.tenant)))
 
 
 async def counts(call: Call) -> Response:
@@ -144,9 +140,9 @@ async def publish_kinds(call: Call) -> Response:
         validation.name(name, "kinds")
         access.check_kind(call.grants, name, f"kinds.{name}")
         schema, options, path = one["schema"], dict(one["options"]), f"kinds.{name}."
-        convert_values(options, f"{path}options.")
-        check_job(NewJob(name, None, **options), fresh_id="", field=f"{path}options")
-        publications[name] = Publication(
+        new_jobs.convert_values(options, f"{path}options.")
+        new_job.check_job(new_job.NewJob(name, None, **options), fresh_id="", field=f"{path}options")
+        publications[name] = kinds.Publication(
             strict_json.encode(one["options"], f"{path}options", limits.PAYLOAD_BYTES_MAX),
             one["timeout_ms"],
             one["session"],
@@ -154,7 +150,7 @@ async def publish_kinds(call: Call) -> Response:
             if schema is None
             else strict_json.encode(schema, f"kinds.{name}.schema", limits.KIND_SCHEMA_BYTES_MAX),
         )
-    await AsyncWorkerCalls(call.queue.store).publish_kinds(publications, call.body["published_by"])
+    await AsyncWorkerCalls(call.service.store).publish_kinds(publications, call.body["published_by"])
     return reply({"kinds": list(publications)})
 
 
@@ -164,13 +160,13 @@ async def beat(call: Call) -> Response:
     lists = {name: tuple(call.body.get(name, ())) for name in ("lanes", "kinds", "capabilities", "loaded")}
     names: dict[str, Any] = {**call.body, **lists}
     info = WorkerInfo(worker=validation.name(call.path["worker"], "worker"), **names)
-    return reply({"requested": await AsyncWorkerCalls(call.queue.store).beat(info)})
+    return reply({"requested": await AsyncWorkerCalls(call.service.store).beat(info)})
 
 
 async def leave(call: Call) -> Response:
     """Delete the registry row of a worker that stops."""
     check_limits(call.route.body or {}, call.body, "")
-    await AsyncWorkerCalls(call.queue.store).leave(call.path["worker"], call.body["incarnation"])
+    await AsyncWorkerCalls(call.service.store).leave(call.path["worker"], call.body["incarnation"])
     return reply({"worker": call.path["worker"]})
 
 
@@ -181,7 +177,7 @@ async def backlog(call: Call) -> Response:
 
 async def findings(call: Call) -> Response:
     """Return findings about jobs, and ready jobs that no live worker serves."""
-    found = await AsyncWorkerCalls(call.queue.store).problems()
+    found = await AsyncWorkerCalls(call.service.store).problems()
     unserved = await call.queue.admin.unserved()
     return reply(
         {"findings": [asdict(one) for one in found], "unserved": [json_view.unserved(one) for one in unserved]}

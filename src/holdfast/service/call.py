@@ -14,12 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client.async_api.queue import AsyncQueue
-from holdfast.domain import access, json_schema, validation
-from holdfast.domain.access import Grants, Role
-from holdfast.domain.errors import InvalidInput, JobNotFound, NotAuthenticated
+from holdfast.domain import access, errors, json_schema, routing, strict_json, validation
 from holdfast.domain.job import Job
-from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.strict_json import Json
 from holdfast.service import bodies
 from holdfast.service.access import PUBLIC, Caller
 from holdfast.service.problems import ProblemError, encode
@@ -47,10 +43,10 @@ class Endpoint:
     """The operation's id."""
     summary: str
     handler: Handler
-    roles: tuple[Role, ...] | None
+    roles: tuple[access.Role, ...] | None
     """The roles of which a token needs one, besides `admin`; None if no token is needed."""
     response: Schema
-    response_example: Json = None
+    response_example: strict_json.Json = None
     any_tenant: bool = False
     """Whether it concerns all tenants, so that a token of one tenant is refused."""
     any_job: bool = False
@@ -58,7 +54,7 @@ class Endpoint:
     query: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None
     body_required: bool = True
-    body_example: Json = None
+    body_example: strict_json.Json = None
     body_media_type: str = bodies.JSON
     body_bytes_max: int = _BODY_BYTES_MAX
     status: int = 200
@@ -90,7 +86,7 @@ class Call:
         return self.service.queue
 
     @property
-    def grants(self) -> Grants:
+    def grants(self) -> access.Grants:
         """What the caller may do."""
         return self.caller.grants
 
@@ -123,8 +119,8 @@ class Call:
         body = bodies.parse(content)
         try:
             json_schema.check(schema, body, "")
-        except InvalidInput as error:
-            raise InvalidInput(error.field.removeprefix(".") or "body", error.problem) from None
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem) from None
         return body
 
     def _parse_query(self) -> dict[str, Any]:
@@ -136,17 +132,17 @@ class Call:
                 max_num_fields=100,
             )
         except ValueError:
-            raise InvalidInput("query", "is not valid; it has at most 100 parameters in UTF-8") from None
+            raise errors.InvalidInput("query", "is not valid; it has at most 100 parameters in UTF-8") from None
         found: dict[str, Any] = {}
         for name, value in pairs:
             schema = self.route.query.get(name)
             if schema is None:
                 known = ", ".join(self.route.query) or "none"
-                raise InvalidInput(name, f"unknown parameter; valid parameters are: {known}")
+                raise errors.InvalidInput(name, f"unknown parameter; valid parameters are: {known}")
             if schema["type"] == "array":
                 found.setdefault(name, []).append(value)
             elif name in found:
-                raise InvalidInput(name, "is given twice")
+                raise errors.InvalidInput(name, "is given twice")
             else:
                 found[name] = _converted(name, value, schema)
         for name, value in found.items():
@@ -164,20 +160,20 @@ class Call:
     def tenant_of_body(self) -> str:
         """The tenant that the body names, else that of the token, else the default one."""
         tenant = access.tenant_for(self.grants, self.body.get("tenant"))
-        return DEFAULT_NAME if tenant is None else validation.name(tenant, "tenant")
+        return routing.DEFAULT_NAME if tenant is None else validation.name(tenant, "tenant")
 
     async def job(self, job_id: str | None = None) -> Job:
         """Return a job, by default that of the path, if the caller may see it; else raise `JobNotFound`."""
         wanted = self.path["job_id"] if job_id is None else job_id
         by_number = self.query.get("by") == "number"
         if by_number and not re.fullmatch(r"[0-9]{1,18}", wanted):
-            raise JobNotFound(wanted)
+            raise errors.JobNotFound(wanted)
         try:
             found = await self.queue.get(int(wanted) if by_number else wanted, tenant=self.tenant)
-        except InvalidInput:
-            raise JobNotFound(wanted) from None
+        except errors.InvalidInput:
+            raise errors.JobNotFound(wanted) from None
         if not access.covers(self.grants, found.lane, found.kind):
-            raise JobNotFound(wanted)
+            raise errors.JobNotFound(wanted)
         return found
 
     @property
@@ -185,10 +181,10 @@ class Call:
         """The header `Idempotency-Key`."""
         key = self.request.headers.get("idempotency-key")
         if key is not None and not _KEY.fullmatch(key):
-            raise InvalidInput("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+            raise errors.InvalidInput("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
         return key
 
-    async def audit(self, action: str, target: str, **detail: Json) -> None:
+    async def audit(self, action: str, target: str, **detail: strict_json.Json) -> None:
         """Record an action of an operator, before it is carried out."""
         await self.queue.admin.record_action(action, target, actor=self.caller.actor, detail=detail)
 
@@ -221,7 +217,7 @@ class Call:
             return await task
         except asyncio.CancelledError:
             if revoked:
-                raise NotAuthenticated("the token was revoked or has expired") from None
+                raise errors.NotAuthenticated("the token was revoked or has expired") from None
             if self.service.closing.is_set():
                 return otherwise
             raise ProblemError(400, "bad_request", "the client has closed the connection") from None
@@ -253,7 +249,7 @@ def check_limits(schema: Schema, value: Any, path: str) -> None:
     match value:
         case dict():
             if len(value) > schema.get("maxProperties", len(value)):
-                raise InvalidInput(path, f"has {len(value)} keys; the limit is {schema['maxProperties']}")
+                raise errors.InvalidInput(path, f"has {len(value)} keys; the limit is {schema['maxProperties']}")
             for name, one in value.items():
                 known = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
                 if isinstance(known, dict):
@@ -261,7 +257,7 @@ def check_limits(schema: Schema, value: Any, path: str) -> None:
         case list():
             if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
                 limit = schema["maxItems"]
-                raise InvalidInput(
+                raise errors.InvalidInput(
                     path, f"has {len(value)} entries; it must have {schema.get('minItems', 0)} to {limit}"
                 )
             for index, one in enumerate(value):
@@ -278,25 +274,30 @@ def _converted(name: str, value: str, schema: Schema) -> Any:
     match schema["type"]:
         case "integer":
             if not re.fullmatch(r"-?[0-9]{1,18}", value):
-                raise InvalidInput(name, "must be an integer")
+                raise errors.InvalidInput(name, "must be an integer")
             return int(value)
         case "number":
             if not re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,9})?", value):
-                raise InvalidInput(name, "must be a number")
+                raise errors.InvalidInput(name, "must be a number")
             return float(value)
         case "boolean":
             if value not in {"true", "false"}:
-                raise InvalidInput(name, "must be true or false")
+                raise errors.InvalidInput(name, "must be true or false")
             return value == "true"
         case _:
             return value
 
 
-def reply(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def reply(document: strict_json.Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response."""
     return Response(encode(document), status, headers=headers, media_type=bodies.JSON)
 
 
-def within_scope(grants: Grants, jobs: Sequence[Job]) -> list[Job]:
+def reply_text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response of JSON text."""
+    return Response(text.encode("utf-8", "replace"), status, headers=headers, media_type=bodies.JSON)
+
+
+def within_scope(grants: access.Grants, jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs that the caller may see."""
     return [job for job in jobs if access.covers(grants, job.lane, job.kind)]

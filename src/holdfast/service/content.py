@@ -1,7 +1,5 @@
 """Handlers for the content of jobs: output as a page or a stream, artifacts, and uploads in chunks."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -13,19 +11,14 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from holdfast import json_view
-from holdfast.domain import limits
+from holdfast.domain import errors, limits
 from holdfast.domain.artifacts import Upload
-from holdfast.domain.errors import ArtifactNotFound, HoldfastError, InvalidInput, JobNotFound, UploadNotFound
 from holdfast.domain.job import Job
 from holdfast.domain.output import OutputPage
-from holdfast.operations import artifacts as artifact_operations
-from holdfast.operations import maintenance
-from holdfast.operations import output as output_operations
-from holdfast.service import bodies, streams
+from holdfast.operations import artifacts as artifact_operations, maintenance, output as output_operations
+from holdfast.service import bodies, problems, streams
 from holdfast.service.call import Call, reply
-from holdfast.service.problems import ProblemError, encode
-from holdfast.service.streams import RETRY_LINE, EventStream, StreamResponse
-from holdfast.storage.notifications import job_topic, output_topic
+from holdfast.storage import notifications
 
 log = logging.getLogger("holdfast.service")
 
@@ -46,7 +39,7 @@ async def output(call: Call) -> Response:
     after = call.query.get("after", 0)
     if (last := call.request.headers.get("last-event-id")) is not None:
         if not _NUMBER.fullmatch(last):
-            raise InvalidInput("Last-Event-ID", "must be the number of a chunk")
+            raise errors.InvalidInput("Last-Event-ID", "must be the number of a chunk")
         after = int(last)
     if not streams.is_wanted(call):
         limit = call.query.get("limit", limits.OUTPUT_PAGE_MAX)
@@ -56,7 +49,7 @@ async def output(call: Call) -> Response:
             page = await call.wait_for(_next_page(call, job, after, limit, seconds), page)
         return reply({"chunks": [json_view.output_chunk(one) for one in page], "ended": page.ended})
     stream = call.service.streams.add(call)
-    return StreamResponse(
+    return streams.StreamResponse(
         call, stream, _follow(call, job, after, stream), lambda: call.service.streams.remove(call, stream)
     )
 
@@ -64,7 +57,7 @@ async def output(call: Call) -> Response:
 async def _next_page(call: Call, job: Job, after: int, limit: int, seconds: float) -> OutputPage:
     """Return the next chunks once there are any, the job has ended, or *seconds* have passed."""
     runner, left = call.service.runner, seconds
-    with runner.listen(output_topic(job.id), job_topic(job.id)) as listener:
+    with runner.listen(notifications.output_topic(job.id), notifications.job_topic(job.id)) as listener:
         while True:
             page, overdue = await runner.read(output_operations.read, job.id, after, limit, job.tenant)
             if page.chunks or page.ended or left <= 0:
@@ -79,7 +72,7 @@ async def _next_page(call: Call, job: Job, after: int, limit: int, seconds: floa
 class _Waker:
     """Wakes a stream when a notification arrives, in any thread."""
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: streams.EventStream) -> None:
         self._loop = asyncio.get_running_loop()
         self._stream = stream
 
@@ -89,13 +82,17 @@ class _Waker:
             self._loop.call_soon_threadsafe(self._stream.wake)
 
 
-async def _follow(call: Call, job: Job, after: int, stream: EventStream) -> AsyncIterator[bytes]:
+async def _follow(call: Call, job: Job, after: int, stream: streams.EventStream) -> AsyncIterator[bytes]:
     """Yield the chunks after a number as server-sent events until the job has finished or the stream ends."""
-    notifier, waker, topics = call.queue.store.notifier, _Waker(stream), (output_topic(job.id), job_topic(job.id))
+    notifier, waker, topics = (
+        call.service.store.notifier,
+        _Waker(stream),
+        (notifications.output_topic(job.id), notifications.job_topic(job.id)),
+    )
     for topic in topics:
         notifier.add(topic, waker)
     try:
-        yield RETRY_LINE
+        yield streams.RETRY_LINE
         async for text in _chunks(call, job, after, stream):
             yield text
         if stream.ended is not None:
@@ -105,7 +102,7 @@ async def _follow(call: Call, job: Job, after: int, stream: EventStream) -> Asyn
             notifier.remove(topic, waker)
 
 
-async def _chunks(call: Call, job: Job, after: int, stream: EventStream) -> AsyncIterator[bytes]:
+async def _chunks(call: Call, job: Job, after: int, stream: streams.EventStream) -> AsyncIterator[bytes]:
     runner, ping_seconds, limit = call.service.runner, call.service.settings.ping_seconds, limits.OUTPUT_PAGE_MAX
     sent_at = time.monotonic()
     while stream.ended is None:
@@ -116,17 +113,18 @@ async def _chunks(call: Call, job: Job, after: int, stream: EventStream) -> Asyn
                 # No worker has failed the job since its deadline passed, so the service does.
                 await runner.write(maintenance.fail_late_jobs)
                 continue
-        except JobNotFound:
+        except errors.JobNotFound:
             yield streams.named_event("deleted", {"number": after})
             return
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             log.warning("the output of job %s could not be read: %s", job.id, error)
             pause = _RETRY_SECONDS
         else:
             if page.chunks:
                 after, sent_at = page.chunks[-1].number, time.monotonic()
                 yield b"".join(
-                    b"id: %d\ndata: %s\n\n" % (one.number, encode(json_view.output_chunk(one))) for one in page
+                    b"id: %d\ndata: %s\n\n" % (one.number, problems.encode(json_view.output_chunk(one)))
+                    for one in page
                 )
             if page.ended:
                 yield streams.named_event("end", {"number": after})
@@ -153,7 +151,7 @@ async def artifact(call: Call) -> Response:
     name = call.path["name"]
     found = next((one for one in await call.queue.artifacts(job.id) if one.name == name), None)
     if found is None:
-        raise ArtifactNotFound(job.id, name)
+        raise errors.ArtifactNotFound(job.id, name)
     etag = f'"{found.digest}"'
     wanted = call.request.headers.get("range")
     if call.request.headers.get("if-range", etag) != etag:
@@ -191,7 +189,7 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
         if found[2] and int(found[2]) < first:
             return None
     if first > last:
-        raise ProblemError(
+        raise problems.ProblemError(
             416,
             "range_not_satisfiable",
             f"the artifact has {size} bytes",
@@ -223,7 +221,7 @@ async def upload_chunk(call: Call) -> Response:
     """Store one chunk of an upload."""
     bodies.check_media_type(call.request, bodies.BYTES)
     if not _NUMBER.fullmatch(call.path["number"]):
-        raise InvalidInput("number", "must be the number of a chunk, from 0")
+        raise errors.InvalidInput("number", "must be the number of a chunk, from 0")
     upload_id, number = _upload_id(call), int(call.path["number"])
     data = await bodies.read(call.request, call.route.body_bytes_max)
     return _uploaded(await call.queue.uploads.append(upload_id, number, data, tenant=call.tenant))
@@ -259,7 +257,7 @@ def _upload_id(call: Call) -> str:
     """Return the upload of the path; one with an impossible id is not found."""
     upload_id = call.path["upload_id"]
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", upload_id, re.ASCII):
-        raise UploadNotFound(upload_id)
+        raise errors.UploadNotFound(upload_id)
     return upload_id
 
 

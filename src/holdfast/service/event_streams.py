@@ -1,7 +1,5 @@
 """Following the event log: one reader for all streams, a ring of recent events, and server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -10,14 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from holdfast import json_view
-from holdfast.domain import limits
-from holdfast.domain.errors import EventsPruned, HoldfastError
+from holdfast.domain import errors, limits
 from holdfast.domain.events import Event
 from holdfast.operations import jobs as job_operations
-from holdfast.service.problems import encode
-from holdfast.service.streams import RETRY_LINE, EventStream, comment_text, named_event
-from holdfast.storage.contract import EventPosition, cursor_of
-from holdfast.storage.runners import AsyncRunner
+from holdfast.service import problems, streams
+from holdfast.storage import contract, runners
 
 log = logging.getLogger("holdfast.service")
 
@@ -33,7 +28,7 @@ class _Entry:
 
     __slots__ = ("_text", "event", "position")
 
-    def __init__(self, position: EventPosition, event: Event) -> None:
+    def __init__(self, position: contract.EventPosition, event: Event) -> None:
         self.position = position
         self.event = event
         self._text: bytes | None = None
@@ -48,30 +43,32 @@ class _Entry:
 
 def event_text(event: Event) -> bytes:
     """Return an event of the log as a server-sent event; JSON contains no line ends."""
-    return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), encode(json_view.event(event)))
+    return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), problems.encode(json_view.event(event)))
 
 
 class EventTail:
     """Reads the end of the log while there are streams."""
 
-    def __init__(self, runner: AsyncRunner) -> None:
+    def __init__(self, runner: runners.AsyncRunner) -> None:
         self._runner = runner
-        self._streams: set[EventStream] = set()
+        self._streams: set[streams.EventStream] = set()
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._entries: list[_Entry] = []
         self._removed = 0
         """How many entries were removed from the start of the ring."""
-        self._start: EventPosition = (0, 0)
+        self._start: contract.EventPosition = (0, 0)
         """The ring has every event after this position and up to `_end`."""
-        self._end: EventPosition = (0, 0)
+        self._end: contract.EventPosition = (0, 0)
 
-    async def read_page(self, after: EventPosition, limit: int) -> tuple[tuple[Event, ...], EventPosition]:
+    async def read_page(
+        self, after: contract.EventPosition, limit: int
+    ) -> tuple[tuple[Event, ...], contract.EventPosition]:
         """Return the events after a position that can be read now, and the last position."""
-        page, _ = await self._runner.read(job_operations.page, cursor_of(after), limit, None)
+        page, _ = await self._runner.read(job_operations.page, contract.cursor_of(after), limit, None)
         return page.events, job_operations.event_position(page.cursor)
 
-    async def open(self, stream: EventStream, after: EventPosition | None) -> EventPosition:
+    async def open(self, stream: streams.EventStream, after: contract.EventPosition | None) -> contract.EventPosition:
         """Add a stream and return its start: *after*, or the end of the log. Raise `EventsPruned` if it is gone."""
         self._streams.add(stream)
         async with self._starting:
@@ -87,7 +84,7 @@ class EventTail:
         await self.read_page(after, 1)
         return after
 
-    def leave(self, stream: EventStream) -> None:
+    def leave(self, stream: streams.EventStream) -> None:
         """Remove a stream."""
         self._streams.discard(stream)
 
@@ -96,12 +93,12 @@ class EventTail:
             pause = _POLL_SECONDS
             try:
                 events, last = await self.read_page(self._end, limits.PAGE_MAX)
-            except EventsPruned as pruned:
+            except errors.EventsPruned as pruned:
                 # Pruned before they were read: the streams are told that they lag.
                 self._entries, self._removed = [], self._removed + len(self._entries) + 1
                 self._start = self._end = job_operations.event_position(pruned.horizon)
                 self._wake()
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 log.warning("events could not be read: %s", error)
                 pause = _RETRY_SECONDS
             else:
@@ -127,22 +124,22 @@ class EventTail:
     # --- one stream ------------------------------------------------------------------------------------------------
 
     async def follow(
-        self, stream: EventStream, position: EventPosition, matches: Matches, ping_seconds: float
+        self, stream: streams.EventStream, position: contract.EventPosition, matches: Matches, ping_seconds: float
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events after *position* until the stream ends."""
-        yield RETRY_LINE
+        yield streams.RETRY_LINE
         while position < self._start and stream.ended is None:
             try:
                 events, position = await self.read_page(position, limits.PAGE_MAX)
-            except EventsPruned as pruned:
-                yield named_event("pruned", {"cursor": pruned.horizon})
+            except errors.EventsPruned as pruned:
+                yield streams.named_event("pruned", {"cursor": pruned.horizon})
                 return
             if text := b"".join(event_text(event) for event in events if matches(event)):
                 yield text
         index = self._removed + bisect_right(self._entries, position, key=lambda entry: entry.position)
         while stream.ended is None:
             if index < self._removed:
-                yield named_event("lagged", {"cursor": cursor_of(position)})
+                yield streams.named_event("lagged", {"cursor": contract.cursor_of(position)})
                 return
             found = self._entries[index - self._removed :]
             index += len(found)
@@ -155,8 +152,8 @@ class EventTail:
                     continue
             if not await stream.wait(ping_seconds):
                 # An event without data changes only the id from which the client resumes.
-                yield b": ping\nid: %s\n\n" % cursor_of(position).encode()
-        yield comment_text(stream.ended)
+                yield b": ping\nid: %s\n\n" % contract.cursor_of(position).encode()
+        yield streams.comment_text(stream.ended)
 
     async def close(self) -> None:
         """Stop reading."""

@@ -1,20 +1,15 @@
 """Handler of `/v1/events`: a page as JSON, or a stream of server-sent events."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from starlette.responses import Response
 
 from holdfast import json_view
-from holdfast.domain import access
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain import access, errors
 from holdfast.domain.events import Event
 from holdfast.operations.jobs import event_position
-from holdfast.service import streams
+from holdfast.service import event_streams, streams
 from holdfast.service.call import Call, reply
-from holdfast.service.event_streams import Matches
-from holdfast.service.streams import StreamResponse
 
 
 async def events(call: Call) -> Response:
@@ -28,7 +23,7 @@ async def events(call: Call) -> Response:
     return reply({"events": [json_view.event(one) for one in page if matches(one)], "cursor": page.cursor})
 
 
-def _filter(call: Call) -> Matches:
+def _filter(call: Call) -> event_streams.Matches:
     grants, tenant = call.grants, call.tenant
     kinds, lanes, jobs = (frozenset(call.query.get(name, ())) for name in ("kind", "lane", "job"))
     tags = dict(_tag(tag) for tag in call.query.get("tag", ()))
@@ -49,11 +44,11 @@ def _filter(call: Call) -> Matches:
 def _tag(text: str) -> tuple[str, str]:
     name, separator, value = text.partition(":")
     if not separator or not name:
-        raise InvalidInput("tag", "must be a name and a value, such as customer:acme")
+        raise errors.InvalidInput("tag", "must be a name and a value, such as customer:acme")
     return name, value
 
 
-async def _stream(call: Call, matches: Matches, after: str | None) -> Response:
+async def _stream(call: Call, matches: event_streams.Matches, after: str | None) -> Response:
     position = None if after is None else event_position(after)
     service = call.service
     stream = service.streams.add(call)
@@ -68,4 +63,4 @@ async def _stream(call: Call, matches: Matches, after: str | None) -> Response:
         leave()
         raise
     parts = service.tail.follow(stream, start, matches, service.settings.ping_seconds)
-    return StreamResponse(call, stream, parts, leave)
+    return streams.StreamResponse(call, stream, parts, leave)

@@ -1,7 +1,5 @@
 """Examples of requests and responses for the OpenAPI document; tests send them too."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 JOB_ID_EXAMPLE: Final = "0198c0de-0000-7000-8000-000000000001"
@@ -50,6 +48,8 @@ JOB_EXAMPLE: Final[dict[str, Any]] = {
     "dedupe_key": None,
     "dedupe_scope": None,
     "events": "terminal",
+    "parent": None,
+    "root": JOB_ID_EXAMPLE,
     "entry": None,
 }
 RUNNING_EXAMPLE: Final = {

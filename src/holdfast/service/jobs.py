@@ -1,7 +1,5 @@
 """Handlers of `/v1/jobs`: create, list, get and wait, cancel, requeue, attempts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
@@ -11,15 +9,11 @@ from starlette.responses import Response
 
 from holdfast import json_view
 from holdfast.client import ids
-from holdfast.domain import access, json_schema
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
+from holdfast.client.async_api.enqueued import AsyncEnqueued
+from holdfast.domain import access, errors, json_schema, new_job, strict_json
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import NewJob, check_job
-from holdfast.service import bodies, problems
-from holdfast.service.call import Call, reply, within_scope
-from holdfast.service.new_jobs import explain_conflict, granted_job, keyed_jobs
-from holdfast.service.problems import ProblemError, encode
-from holdfast.service.schemas import NEW_JOB
+from holdfast.service import bodies, new_jobs, problems, schemas
+from holdfast.service.call import Call, reply, reply_text, within_scope
 
 BULK_LINES_MAX: Final = 100_000
 BULK_LINE_BYTES_MAX: Final = 4 << 20
@@ -29,26 +23,36 @@ _CHUNK_BYTES: Final = 4 << 20
 
 async def create(call: Call) -> Response:
     """Enqueue one job: 201 if it is new, 200 if it exists already."""
-    new = granted_job(call.grants, call.body)
-    keyed_jobs(call, [new], single=True)
+    new = new_jobs.granted_job(call.grants, call.body)
+    new_jobs.keyed_jobs(call, [new], single=True)
     try:
         enqueued = await call.queue.enqueue(new)
-    except Conflict as error:
-        raise explain_conflict(error, [new]) from None
+    except errors.Conflict as error:
+        raise new_jobs.explain_conflict(error, [new]) from None
+    _check_seen(call, [enqueued])
     location = f"/v1/jobs/{quote(enqueued.id, safe='')}"
-    return reply(json_view.enqueued(enqueued), 201 if enqueued.created else 200, {"Location": location})
+    return reply_text(json_view.enqueued_text(enqueued), 201 if enqueued.created else 200, {"Location": location})
 
 
 async def create_many(call: Call) -> Response:
     """Enqueue many jobs, all or none."""
-    new = [granted_job(call.grants, one, f"jobs[{index}].") for index, one in enumerate(call.body["jobs"])]
-    keyed_jobs(call, new)
+    new = [new_jobs.granted_job(call.grants, one, f"jobs[{index}].") for index, one in enumerate(call.body["jobs"])]
+    new_jobs.keyed_jobs(call, new)
     try:
         enqueued = await call.queue.enqueue_many(new)
-    except Conflict as error:
-        raise explain_conflict(error, new) from None
+    except errors.Conflict as error:
+        raise new_jobs.explain_conflict(error, new) from None
+    _check_seen(call, enqueued)
     created = any(one.created for one in enqueued)
-    return reply({"jobs": [json_view.enqueued(one) for one in enqueued]}, 201 if created else 200)
+    text = ",".join(map(json_view.enqueued_text, enqueued))
+    return reply_text(f'{{"jobs":[{text}]}}', 201 if created else 200)
+
+
+def _check_seen(call: Call, enqueued: Sequence[AsyncEnqueued[Any]]) -> None:
+    """Raise `Conflict` if a job that existed before is not within the caller's scope."""
+    for one in enqueued:
+        if not one.created and not access.covers(call.grants, one.job.lane, one.job.kind):
+            raise errors.Conflict(f"job {one.id!r} exists with different content", job_id=one.id)
 
 
 # --- NDJSON --------------------------------------------------------------------------------------------------------
@@ -60,7 +64,7 @@ class _Line:
     def __init__(self, number: int, size: int) -> None:
         self.number = number
         self.size = size
-        self.new: NewJob | None = None
+        self.new: new_job.NewJob | None = None
         self.result: dict[str, Any] = {}
 
     def refuse(self, error: Exception) -> None:
@@ -82,7 +86,7 @@ async def create_bulk(call: Call) -> Response:
     output: list[bytes] = []
     async for chunk in _chunks(call):
         await _store(call, [line for line in chunk if line.new is not None])
-        output += [encode({"line": line.number, **line.result}) + b"\n" for line in chunk]
+        output += [problems.encode({"line": line.number, **line.result}) + b"\n" for line in chunk]
     return Response(b"".join(output), media_type=bodies.NDJSON)
 
 
@@ -94,7 +98,7 @@ async def _chunks(call: Call) -> AsyncIterator[list[_Line]]:
         if not content.strip():
             continue
         if number > BULK_LINES_MAX:
-            raise ProblemError(
+            raise problems.ProblemError(
                 413, "body_too_large", f"the body has more than {BULK_LINES_MAX} lines", limit=BULK_LINES_MAX
             )
         chunk.append(_parsed(call, number, content))
@@ -109,14 +113,14 @@ def _parsed(call: Call, number: int, content: bytes) -> _Line:
     line = _Line(number, len(content))
     try:
         body = bodies.parse(content)
-        json_schema.check(NEW_JOB, body, "")
-        new = granted_job(call.grants, body)
-        keyed_jobs(call, [new], number, single=True)
+        json_schema.check(schemas.NEW_JOB, body, "")
+        new = new_jobs.granted_job(call.grants, body)
+        new_jobs.keyed_jobs(call, [new], number, single=True)
         # Validated here, so that an invalid line does not fail its neighbours.
-        check_job(new, fresh_id=ids.job_id())
-    except (ProblemError, HoldfastError) as error:
-        if isinstance(error, InvalidInput):
-            error = InvalidInput(error.field.removeprefix(".") or "body", error.problem)
+        new_job.check_job(new, fresh_id=ids.job_id())
+    except (problems.ProblemError, errors.HoldfastError) as error:
+        if isinstance(error, errors.InvalidInput):
+            error = errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem)
         line.refuse(error)
     else:
         line.new = new
@@ -127,10 +131,10 @@ async def _store(call: Call, lines: Sequence[_Line]) -> None:
     """Enqueue lines in one commit; if one of them is refused, each in its own."""
     try:
         enqueued = await call.queue.enqueue_many([line.new for line in lines if line.new is not None])
-    except HoldfastError as error:
+    except errors.HoldfastError as error:
         if len(lines) == 1:
             new = [lines[0].new] if lines[0].new is not None else []
-            lines[0].refuse(explain_conflict(error, new) if isinstance(error, Conflict) else error)
+            lines[0].refuse(new_jobs.explain_conflict(error, new) if isinstance(error, errors.Conflict) else error)
             return
         for line in lines:
             await _store(call, [line])
@@ -144,11 +148,20 @@ async def _store(call: Call, lines: Sequence[_Line]) -> None:
 
 async def list_jobs(call: Call) -> Response:
     """Return a page of jobs, newest first."""
-    query = {name: value for name, value in call.query.items() if name != "tenant"}
-    page = await call.queue.jobs(tenant=call.tenant, **query)
-    return reply(
-        {"jobs": [json_view.job(job) for job in within_scope(call.grants, page.jobs)], "cursor": page.cursor}
-    )
+    query = {name: value for name, value in call.query.items() if name not in {"tenant", "tag"}}
+    page = await call.queue.jobs(tenant=call.tenant, tags=_tags(call.query.get("tag", ())), **query)
+    text = ",".join(map(json_view.job_text, within_scope(call.grants, page.jobs)))
+    return reply_text(f'{{"jobs":[{text}],"cursor":{strict_json.compact(page.cursor)}}}')
+
+
+def _tags(pairs: Sequence[str]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for pair in pairs:
+        tag, separator, value = pair.partition("=")
+        if not separator or tag in tags:
+            raise errors.InvalidInput("tag", f"names {tag!r} twice" if separator else "must be key=value")
+        tags[tag] = value
+    return tags
 
 
 async def get(call: Call) -> Response:
@@ -158,7 +171,13 @@ async def get(call: Call) -> Response:
     if seconds > 0 and not job.finished:
         ended: Job | None = await call.wait_for(call.service.waiter.wait(job.id, seconds), None)
         job = await call.job() if ended is None else ended
-    return reply(json_view.job(job))
+    return reply_text(json_view.job_text(job))
+
+
+async def parents(call: Call) -> Response:
+    """Return the jobs on which a job depends."""
+    job = await call.job()
+    return reply({"jobs": [json_view.job(one) for one in await call.queue.parents(job.id)]})
 
 
 async def attempts(call: Call) -> Response:
@@ -177,11 +196,11 @@ async def cancel(call: Call) -> Response:
     if force:
         access.check_role(call.grants, ())
     await call.audit("jobs.cancel", job.id, force=force)
-    return reply(json_view.job(await call.queue.cancel(job.id, force=force, tenant=job.tenant)))
+    return reply_text(json_view.job_text(await call.queue.cancel(job.id, force=force, tenant=job.tenant)))
 
 
 async def requeue(call: Call) -> Response:
     """Make a failed or cancelled job ready again."""
     job = await call.job()
     await call.audit("jobs.requeue", job.id)
-    return reply(json_view.job(await call.queue.requeue(job.id, tenant=job.tenant)))
+    return reply_text(json_view.job_text(await call.queue.requeue(job.id, tenant=job.tenant)))

@@ -1,35 +1,31 @@
 """New jobs over HTTP: their options from JSON, within the grants of the caller, and idempotency keys."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.domain import access, limits, strict_json
-from holdfast.domain.access import Grants
-from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
-from holdfast.domain.backoff import Backoff
-from holdfast.domain.errors import Conflict, InvalidInput
-from holdfast.domain.new_job import NewJob, TaskJob
-from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.domain import access, artifacts, backoff, errors, limits, new_job, routing, strict_json, validation
 from holdfast.service.call import Call
 from holdfast.service.problems import ProblemError
 
+# What only the Python client sends.
+_SENT: Final = ("declared", "digest", "merge_tags", "message_count")
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TIMES: Final = ("run_at", "deadline")
 
 
-def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJob:
+def granted_job(grants: access.Grants, body: Mapping[str, Any], path: str = "") -> new_job.NewJob:
     """Return the job that *body* describes, or raise if the caller may not enqueue it.
 
     *path* is the place of the job within the request, with a dot at its end.
     """
     options = dict(body)
     kind, payload = options.pop("kind"), options.pop("payload", None)
-    job_type = TaskJob if options.pop("declared", False) else NewJob
+    sent = {name: options.pop(name) for name in _SENT if name in options}
     access.check_kind(grants, kind, f"{path}kind")
     lane = access.check_lane(grants, options.get("lane"), f"{path}lane")
     tenant = access.tenant_for(grants, options.get("tenant"), f"{path}tenant")
@@ -42,7 +38,27 @@ def granted_job(grants: Grants, body: Mapping[str, Any], path: str = "") -> NewJ
     convert_values(options, path)
     if "artifacts" in options:
         options["artifacts"] = artifacts_of(options["artifacts"], path)
-    return job_type(kind, payload, **options)
+    if not sent:
+        return new_job.NewJob(kind, payload, **options)
+    new = new_job.SentJob(kind, payload, **options)
+    new.declared, new.merge_tags = sent.get("declared", False), sent.get("merge_tags", False)
+    new.digest, new.message_count = _identity(sent.get("digest"), f"{path}digest"), sent.get("message_count")
+    if new.message_count is not None:
+        if payload is None or "session" not in options:
+            raise errors.InvalidInput(f"{path}message_count", "belongs to an encoded payload of a session")
+        validation.integer(new.message_count, f"{path}message_count", 1, limits.SESSION_ENTRY_MESSAGES_MAX)
+    return new
+
+
+def _identity(digest: str | None, path: str) -> str | None:
+    if digest is not None and not _DIGEST.fullmatch(digest):
+        raise errors.InvalidInput(path, "must be 32 hexadecimal digits")
+    return digest
+
+
+def identity_of(given: Mapping[str, Any], path: str) -> str | None:
+    """Return the digest by which the client identifies a settlement."""
+    return _identity(given.get("digest"), f"{path}digest")
 
 
 def convert_values(options: dict[str, Any], path: str) -> None:
@@ -54,28 +70,28 @@ def convert_values(options: dict[str, Any], path: str) -> None:
         options["backoff"] = backoff_of(options["backoff"], path)
 
 
-def artifacts_of(given: Sequence[Mapping[str, Any]], path: str) -> list[AnyArtifact]:
+def artifacts_of(given: Sequence[Mapping[str, Any]], path: str) -> list[artifacts.AnyArtifact]:
     """Return artifacts: their bytes as base64, or the upload that has them. *path* ends with a dot, if it has any."""
     return [_artifact_of(one, f"{path}artifacts[{index}].") for index, one in enumerate(given)]
 
 
-def _artifact_of(given: Mapping[str, Any], path: str) -> AnyArtifact:
+def _artifact_of(given: Mapping[str, Any], path: str) -> artifacts.AnyArtifact:
     media_type = given.get("media_type", "application/octet-stream")
     if "upload_id" not in given:
         if "data" not in given:
-            raise InvalidInput(f"{path}data", "is missing; give data, or upload_id and digest")
+            raise errors.InvalidInput(f"{path}data", "is missing; give data, or upload_id and digest")
         if "digest" in given:
-            raise InvalidInput(f"{path}digest", "belongs to an upload_id")
+            raise errors.InvalidInput(f"{path}digest", "belongs to an upload_id")
         try:
             data = base64.b64decode(given["data"], validate=True)
         except (ValueError, binascii.Error):
-            raise InvalidInput(f"{path}data", "must be base64") from None
-        return Artifact(given["name"], data, media_type)
+            raise errors.InvalidInput(f"{path}data", "must be base64") from None
+        return artifacts.Artifact(given["name"], data, media_type)
     if "data" in given:
-        raise InvalidInput(f"{path}data", "cannot be combined with upload_id")
+        raise errors.InvalidInput(f"{path}data", "cannot be combined with upload_id")
     if "digest" not in given:
-        raise InvalidInput(f"{path}digest", "is missing; give that of the finished upload")
-    return UploadedArtifact(given["name"], given["upload_id"], given["digest"], media_type)
+        raise errors.InvalidInput(f"{path}digest", "is missing; give that of the finished upload")
+    return artifacts.UploadedArtifact(given["name"], given["upload_id"], given["digest"], media_type)
 
 
 def time_of(value: str, path: str) -> datetime:
@@ -83,18 +99,18 @@ def time_of(value: str, path: str) -> datetime:
     try:
         return datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidInput(path, "must be a time such as 2030-01-31T09:00:00Z") from None
+        raise errors.InvalidInput(path, "must be a time such as 2030-01-31T09:00:00Z") from None
 
 
-def backoff_of(value: Mapping[str, Any], path: str) -> Backoff:
+def backoff_of(value: Mapping[str, Any], path: str) -> backoff.Backoff:
     """Return a backoff, or raise `InvalidInput`."""
     try:
-        return Backoff(**value)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}{error.field}", error.problem) from None
+        return backoff.Backoff(**value)
+    except errors.InvalidInput as error:
+        raise errors.InvalidInput(f"{path}{error.field}", error.problem) from None
 
 
-def keyed_jobs(call: Call, jobs: Sequence[NewJob], first: int = 0, *, single: bool = False) -> None:
+def keyed_jobs(call: Call, jobs: Sequence[new_job.NewJob], first: int = 0, *, single: bool = False) -> None:
     """Give each job the id that follows from the request's idempotency key, its route, tenant and index."""
     key = call.idempotency_key
     if key is None:
@@ -102,13 +118,13 @@ def keyed_jobs(call: Call, jobs: Sequence[NewJob], first: int = 0, *, single: bo
     for index, new in enumerate(jobs, first):
         if new.options.get("job_id") is not None:
             path = "job_id" if single else f"jobs[{index}].job_id"
-            raise InvalidInput(path, "cannot be combined with Idempotency-Key; give one of them")
-        parts = [new.options.get("tenant", DEFAULT_NAME), call.route.name, key, index]
+            raise errors.InvalidInput(path, "cannot be combined with Idempotency-Key; give one of them")
+        parts = [new.options.get("tenant", routing.DEFAULT_NAME), call.route.name, key, index]
         digest = hashlib.blake2b(strict_json.canonical(parts), digest_size=16).hexdigest()
         new.options["job_id"] = f"idem-{digest}"
 
 
-def explain_conflict(error: Conflict, jobs: Sequence[NewJob]) -> Exception:
+def explain_conflict(error: errors.Conflict, jobs: Sequence[new_job.NewJob]) -> Exception:
     """Return the problem of a reused idempotency key, if that is the conflict; else the error."""
     if error.job_id is None or not error.job_id.startswith("idem-"):
         return error

@@ -1,21 +1,17 @@
 """The OpenAPI 3.1 document, made from the route table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from holdfast.domain import limits
-from holdfast.service import bodies, problems
-from holdfast.service.call import Endpoint
-from holdfast.service.schemas import COMPONENTS, STRING, Schema, integer, ref
+from holdfast.service import bodies, call, problems, schemas
 from holdfast.service.streams import MEDIA_TYPE as EVENT_STREAM
 from holdfast.version import __version__
 
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 # Other parameters of paths are names.
-_PATH_SCHEMAS: Final = {"number": integer(0, limits.ARTIFACT_BYTES_MAX // limits.ARTIFACT_CHUNK_BYTES)}
+_PATH_SCHEMAS: Final = {"number": schemas.integer(0, limits.ARTIFACT_BYTES_MAX // limits.ARTIFACT_CHUNK_BYTES)}
 _DESCRIPTIONS: Final = {
     200: "Success",
     201: "Created",
@@ -38,7 +34,7 @@ _DESCRIPTIONS: Final = {
 }
 
 
-def document(routes: Iterable[Endpoint]) -> dict[str, Any]:
+def document(routes: Iterable[call.Endpoint]) -> dict[str, Any]:
     """Return the OpenAPI document of *routes*."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -52,13 +48,13 @@ def document(routes: Iterable[Endpoint]) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": COMPONENTS,
+            "schemas": schemas.COMPONENTS,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_<id>_<secret>"}},
         },
     }
 
 
-def _operation(route: Endpoint) -> dict[str, Any]:
+def _operation(route: call.Endpoint) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -85,14 +81,19 @@ def _operation(route: Endpoint) -> dict[str, Any]:
     return operation
 
 
-def _named(schema: Schema) -> Schema:
+def _named(schema: schemas.Schema) -> schemas.Schema:
     """Return a reference to *schema* if it has a name."""
-    return next((ref(name) for name, known in COMPONENTS.items() if known is schema), schema)
+    return next((schemas.ref(name) for name, known in schemas.COMPONENTS.items() if known is schema), schema)
 
 
-def _parameters(route: Endpoint) -> list[dict[str, Any]]:
+def _parameters(route: call.Endpoint) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS.get(name, {**STRING, "minLength": 1})}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _PATH_SCHEMAS.get(name, {**schemas.STRING, "minLength": 1}),
+        }
         for name in _PARAMETER.findall(route.path)
     ]
     found += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
@@ -103,13 +104,13 @@ def _parameters(route: Endpoint) -> list[dict[str, Any]]:
     return found
 
 
-def _responses(route: Endpoint) -> dict[str, Any]:
+def _responses(route: call.Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {"schema": route.response}
     if route.response_example is not None:
         content["example"] = route.response_example
     contents = {route.response_media_type: content}
     if route.streams:
-        contents[EVENT_STREAM] = {"schema": STRING, "example": 'id: 42\ndata: {"number":42}\n\n'}
+        contents[EVENT_STREAM] = {"schema": schemas.STRING, "example": 'id: 42\ndata: {"number":42}\n\n'}
     if route.name == "get_artifact":
         contents = {"*/*": content}
     statuses = {route.status, 200} if route.idempotent else {route.status}
@@ -118,13 +119,13 @@ def _responses(route: Endpoint) -> dict[str, Any]:
     responses: dict[str, Any] = {
         str(status): {"description": _DESCRIPTIONS[status], "content": contents} for status in sorted(statuses)
     }
-    problem = {problems.MEDIA_TYPE: {"schema": ref("Problem")}}
+    problem = {problems.MEDIA_TYPE: {"schema": schemas.ref("Problem")}}
     for status in sorted(_problem_statuses(route)):
         responses[str(status)] = {"description": _DESCRIPTIONS[status], "content": problem}
     return responses
 
 
-def _problem_statuses(route: Endpoint) -> set[int]:
+def _problem_statuses(route: call.Endpoint) -> set[int]:
     statuses = {400, 422, 500, 503, *route.problems}
     if route.roles is not None:
         statuses |= {401, 403}
@@ -135,6 +136,6 @@ def _problem_statuses(route: Endpoint) -> set[int]:
     return statuses
 
 
-def is_json(route: Endpoint) -> bool:
+def is_json(route: call.Endpoint) -> bool:
     """Return whether the route's response is JSON."""
     return route.response_media_type == bodies.JSON

@@ -1,7 +1,5 @@
 """Handlers for lanes, kinds, workers, statistics, health and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 
@@ -9,19 +7,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from holdfast import json_view
-from holdfast.domain.errors import HoldfastError, UnknownKind
+from holdfast import json_view, version
+from holdfast.domain import errors
 from holdfast.operations import jobs as job_operations
 from holdfast.service.call import Call, reply
 from holdfast.service.problems import ProblemError
-from holdfast.version import __version__
 
 _READY_SECONDS: Final = 2.0
 
 
 async def healthz(_call: Call) -> Response:
     """Return that the process runs."""
-    return reply({"status": "ok", "version": __version__})
+    return reply({"status": "ok", "version": version.__version__})
 
 
 async def readyz(call: Call) -> Response:
@@ -33,7 +30,7 @@ async def readyz(call: Call) -> Response:
         await asyncio.wait_for(reading, _READY_SECONDS)
     except TimeoutError:
         raise ProblemError(503, "unavailable", "the store does not answer", headers={"Retry-After": "1"}) from None
-    except HoldfastError as error:
+    except errors.HoldfastError as error:
         raise ProblemError(503, error.code, "the store cannot be used", headers={"Retry-After": "1"}) from None
     return reply({"status": "ok"})
 
@@ -88,7 +85,7 @@ async def set_lane(call: Call) -> Response:
 def _kind(call: Call) -> str:
     kind = call.path["kind"]
     if not _sees_kind(call, kind):
-        raise UnknownKind(kind, "was never used, published or retired")
+        raise errors.UnknownKind(kind, "has no jobs, and is neither published nor retired")
     return kind
 
 

@@ -1,7 +1,5 @@
 """Errors as `application/problem+json` (RFC 9457): one table from errors to status codes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -9,15 +7,16 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from holdfast.domain import errors, strict_json
-from holdfast.domain.errors import Forbidden, HoldfastError, InvalidInput, Refused
 
-STATUSES: Final[Mapping[type[HoldfastError], int]] = {
+STATUSES: Final[Mapping[type[errors.HoldfastError], int]] = {
     errors.JobNotFound: 404,
     errors.ArtifactNotFound: 404,
     errors.UploadNotFound: 404,
     errors.SessionNotFound: 404,
     errors.WorkerNotFound: 404,
     errors.TokenNotFound: 404,
+    errors.WebhookNotFound: 404,
+    errors.ScheduleNotFound: 404,
     errors.JobFailed: 409,
     errors.UnknownKind: 404,
     errors.LeaseLost: 409,
@@ -105,23 +104,23 @@ def describe(error: Exception) -> ProblemError:
     match error:
         case ProblemError():
             return error
-        case HoldfastError():
+        case errors.HoldfastError():
             return _library_problem(error)
         case _:
             return ProblemError(500, "internal_error", "the service has a defect; its log has the request id")
 
 
-def _library_problem(error: HoldfastError) -> ProblemError:
+def _library_problem(error: errors.HoldfastError) -> ProblemError:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     # The text of a defect or of a wrong configuration may name paths of the server.
     detail = str(error) if status < 500 or status in {503, 504, 507} else "the store cannot be used; see the log"
     extras = {name: value for key, name in _EXTRAS.items() if (value := getattr(error, key, None)) is not None}
     match error:
-        case InvalidInput():
+        case errors.InvalidInput():
             extras["field"], detail = error.field, error.problem
-        case Forbidden() if error.field is not None:
+        case errors.Forbidden() if error.field is not None:
             extras["field"] = error.field
-        case Refused() if error.path is not None:
+        case errors.Refused() if error.path is not None:
             extras["field"] = error.path
         case _:
             pass

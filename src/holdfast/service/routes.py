@@ -1,40 +1,25 @@
 """The route table: every operation of the service, one row each."""
 
-from __future__ import annotations
-
 from typing import Final
 
-from holdfast.domain import limits
-from holdfast.domain.job import STATES
-from holdfast.domain.routing import EVENT_SCOPES, LANE_BACKOFFS, LANE_ORDERS, LANE_STATES
-from holdfast.service import bodies, claims, events, jobs, operators
-from holdfast.service.bulk_routes import BULK
-from holdfast.service.call import Endpoint
-from holdfast.service.content_routes import CONTENT
-from holdfast.service.examples import JOB_EXAMPLE, NEW_EXAMPLE, PROOF_EXAMPLE, RENEWAL_EXAMPLE, RUNNING_EXAMPLE
-from holdfast.service.schemas import (
-    ANY,
-    BOOLEAN,
-    CLAIM,
-    INTEGER,
-    LEASE,
-    LEASE_SECONDS,
-    NEW_JOB,
-    SETTLE,
-    STRING,
-    TENANT,
-    WAIT_SECONDS_MAX,
-    array,
-    choice,
-    integer,
-    nullable,
-    number,
-    ref,
-    shape,
-    strict,
-    text,
+from holdfast.domain import job, limits, routing
+from holdfast.service import (
+    bodies,
+    bulk_routes,
+    call,
+    claims,
+    content_routes,
+    events,
+    examples,
+    jobs,
+    notifications,
+    operators,
+    schedule_routes,
+    schemas,
+    session_routes,
+    tokens,
+    webhook_routes,
 )
-from holdfast.service.session_routes import SESSIONS
 
 _MANY_BYTES_MAX: Final = 16 << 20
 _BULK_BYTES_MAX: Final = 64 << 20
@@ -42,295 +27,358 @@ _BULK_BYTES_MAX: Final = 64 << 20
 _JOB_BYTES_MAX: Final = 32 << 20
 
 _FILTER: Final = {
-    "state": array(choice(*STATES), len(STATES)),
-    "kind": text(),
-    "lane": text(),
-    "tenant": TENANT,
-    "failure_class": choice("transient", "permanent"),
-    "older_than": number(0, limits.PAUSE_MS_MAX / 1000, "Seconds since it finished or was enqueued."),
+    "state": schemas.array(schemas.choice(*job.STATES), len(job.STATES)),
+    "kind": schemas.text(),
+    "lane": schemas.text(),
+    "tenant": schemas.TENANT,
+    "failure_class": schemas.choice("transient", "permanent"),
+    "older_than": schemas.number(0, limits.PAUSE_MS_MAX / 1000, "Seconds since it finished or was enqueued."),
 }
-_LIMIT: Final = integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT)
+_LIMIT: Final = schemas.integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT)
 _JOBS: Final = (
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/jobs",
         "create_job",
         "Enqueue one job",
         jobs.create,
         ("produce",),
-        ref("Enqueued"),
-        {"created": True, "job": JOB_EXAMPLE},
-        body=NEW_JOB,
-        body_example=NEW_EXAMPLE,
+        schemas.ref("Enqueued"),
+        {"created": True, "job": examples.JOB_EXAMPLE},
+        body=schemas.NEW_JOB,
+        body_example=examples.NEW_EXAMPLE,
         body_bytes_max=_JOB_BYTES_MAX,
         status=201,
         idempotent=True,
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/jobs/batch",
         "create_jobs",
         "Enqueue many jobs, all or none",
         jobs.create_many,
         ("produce",),
-        shape(jobs={"type": "array", "items": ref("Enqueued")}),
-        {"jobs": [{"created": True, "job": JOB_EXAMPLE}]},
-        body=strict(["jobs"], {"jobs": array(NEW_JOB, limits.ENQUEUE_MANY_MAX)}),
-        body_example={"jobs": [NEW_EXAMPLE]},
+        schemas.shape(jobs={"type": "array", "items": schemas.ref("Enqueued")}),
+        {"jobs": [{"created": True, "job": examples.JOB_EXAMPLE}]},
+        body=schemas.strict(["jobs"], {"jobs": schemas.array(schemas.NEW_JOB, limits.ENQUEUE_MANY_MAX)}),
+        body_example={"jobs": [examples.NEW_EXAMPLE]},
         body_bytes_max=_MANY_BYTES_MAX,
         status=201,
         idempotent=True,
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/jobs/bulk",
         "create_jobs_bulk",
         "Enqueue each line of an NDJSON body; the response has one line for each",
         jobs.create_bulk,
         ("produce",),
-        STRING,
+        schemas.STRING,
         '{"line":1,"id":"0198c0de-0000-7000-8000-000000000001","created":true}\n',
-        body=STRING,
+        body=schemas.STRING,
         body_example='{"kind":"email.send","payload":{"to":"ada@example.org"}}\n',
         body_media_type=bodies.NDJSON,
         body_bytes_max=_BULK_BYTES_MAX,
         response_media_type=bodies.NDJSON,
         idempotent=True,
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/jobs",
         "list_jobs",
         "List jobs, newest first",
         jobs.list_jobs,
         ("read",),
-        shape(jobs={"type": "array", "items": ref("Job")}, cursor=nullable(STRING)),
-        {"jobs": [JOB_EXAMPLE], "cursor": None},
+        schemas.shape(jobs={"type": "array", "items": schemas.ref("Job")}, cursor=schemas.nullable(schemas.STRING)),
+        {"jobs": [examples.JOB_EXAMPLE], "cursor": None},
         query={
             **_FILTER,
-            "session": text(),
-            "after": text(description="The cursor of the page before."),
+            "session": schemas.text(),
+            "root": schemas.text(limits.JOB_ID_CHARS_MAX, "The first job of a tree."),
+            "tag": {
+                **schemas.array(schemas.STRING, limits.TAGS_MAX),
+                "description": "Tags that the jobs have, all of them, each as `key=value`.",
+            },
+            "after": schemas.text(description="The cursor of the page before."),
             "limit": _LIMIT,
         },
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/jobs/{job_id}",
         "get_job",
         "Read one job; with `wait`, once it has finished or after that many seconds",
         jobs.get,
         ("read", "produce"),
-        ref("Job"),
-        JOB_EXAMPLE,
+        schemas.ref("Job"),
+        examples.JOB_EXAMPLE,
         query={
-            "wait": number(0, WAIT_SECONDS_MAX, "Seconds to wait for its end."),
-            "by": {**choice("id", "number"), "description": "What the path has: the id, or the number."},
-            "tenant": TENANT,
+            "wait": schemas.number(0, schemas.WAIT_SECONDS_MAX, "Seconds to wait for its end."),
+            "by": {**schemas.choice("id", "number"), "description": "What the path has: the id, or the number."},
+            "tenant": schemas.TENANT,
         },
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/jobs/{job_id}/cancel",
         "cancel_job",
         "Cancel a waiting job, or request a running one to stop; `force` needs the role admin",
         jobs.cancel,
         ("produce",),
-        ref("Job"),
-        {**JOB_EXAMPLE, "state": "cancelled"},
-        body=strict([], {"force": BOOLEAN}),
+        schemas.ref("Job"),
+        {**examples.JOB_EXAMPLE, "state": "cancelled"},
+        body=schemas.strict([], {"force": schemas.BOOLEAN}),
         body_required=False,
         body_example={"force": False},
-        query={"tenant": TENANT},
+        query={"tenant": schemas.TENANT},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/jobs/{job_id}/requeue",
         "requeue_job",
         "Make a failed or cancelled job ready again",
         jobs.requeue,
         (),
-        ref("Job"),
-        JOB_EXAMPLE,
-        query={"tenant": TENANT},
+        schemas.ref("Job"),
+        examples.JOB_EXAMPLE,
+        query={"tenant": schemas.TENANT},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/jobs/{job_id}/attempts",
         "list_attempts",
         "List the attempts of a job, oldest first",
         jobs.attempts,
         ("read", "produce"),
-        shape(attempts={"type": "array", "items": ref("Attempt")}),
+        schemas.shape(attempts={"type": "array", "items": schemas.ref("Attempt")}),
         {"attempts": []},
-        query={"tenant": TENANT},
+        query={"tenant": schemas.TENANT},
+        problems=(404,),
+    ),
+    call.Endpoint(
+        "GET",
+        "/v1/jobs/{job_id}/parents",
+        "list_parents",
+        "List the jobs on which a job depends",
+        jobs.parents,
+        ("read", "produce"),
+        schemas.shape(jobs={"type": "array", "items": schemas.ref("Job")}),
+        {"jobs": []},
+        query={"tenant": schemas.TENANT},
         problems=(404,),
     ),
 )
 
 _CLAIMS: Final = (
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/claims",
         "claim",
         "Settle finished jobs and lease ready ones, in one commit; wait for a job if there is none",
         claims.claim,
         ("work",),
-        shape(claims={"type": "array", "items": ref("Claim")}, settlements={"type": "array", "items": ANY}),
+        schemas.shape(
+            claims={"type": "array", "items": schemas.ref("Claim")},
+            settlements={"type": "array", "items": schemas.ANY},
+        ),
         {
             "claims": [
-                {"job": RUNNING_EXAMPLE, **PROOF_EXAMPLE, "lease_until_ms": 1_790_000_010_000, "acknowledged": False}
+                {
+                    "job": examples.RUNNING_EXAMPLE,
+                    **examples.PROOF_EXAMPLE,
+                    "lease_until_ms": 1_790_000_010_000,
+                    "acknowledged": False,
+                }
             ],
             "settlements": [],
         },
-        body=CLAIM,
+        body=schemas.CLAIM,
         body_example={"worker": "curl-1", "lanes": ["mail"], "wait": 30, "lease_token": "9f2c1d"},
         body_bytes_max=_JOB_BYTES_MAX,
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/claims/{job_id}/acknowledge",
         "acknowledge",
         "Record that the work on a claimed job starts, and extend its lease",
         claims.acknowledge,
         ("work",),
-        ref("Renewal"),
-        RENEWAL_EXAMPLE,
-        body=strict(["epoch", "lease_token"], {**LEASE, "lease": LEASE_SECONDS}),
-        body_example={**PROOF_EXAMPLE, "lease": 30},
+        schemas.ref("Renewal"),
+        examples.RENEWAL_EXAMPLE,
+        body=schemas.strict(["epoch", "lease_token"], {**schemas.LEASE, "lease": schemas.LEASE_SECONDS}),
+        body_example={**examples.PROOF_EXAMPLE, "lease": 30},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/claims/{job_id}/heartbeat",
         "heartbeat",
         "Extend the lease of a running job",
         claims.heartbeat,
         ("work",),
-        ref("Renewal"),
-        RENEWAL_EXAMPLE,
-        body=strict(["epoch", "lease_token"], {**LEASE, "lease": LEASE_SECONDS}),
-        body_example={**PROOF_EXAMPLE, "lease": 30},
+        schemas.ref("Renewal"),
+        examples.RENEWAL_EXAMPLE,
+        body=schemas.strict(["epoch", "lease_token"], {**schemas.LEASE, "lease": schemas.LEASE_SECONDS}),
+        body_example={**examples.PROOF_EXAMPLE, "lease": 30},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/claims/{job_id}/progress",
         "report_progress",
         "Store phase and percentage of a running job",
         claims.progress,
         ("work",),
-        ref("Job"),
-        {**RUNNING_EXAMPLE, "phase": "sending", "percent": 50},
-        body=strict(
+        schemas.ref("Job"),
+        {**examples.RUNNING_EXAMPLE, "phase": "sending", "percent": 50},
+        body=schemas.strict(
             ["epoch", "lease_token"],
-            {**LEASE, "phase": nullable(text(limits.PHASE_CHARS_MAX)), "percent": nullable(number(0, 100))},
+            {
+                **schemas.LEASE,
+                "phase": schemas.nullable(schemas.text(limits.PHASE_CHARS_MAX)),
+                "percent": schemas.nullable(schemas.number(0, 100)),
+            },
         ),
-        body_example={**PROOF_EXAMPLE, "phase": "sending", "percent": 50},
+        body_example={**examples.PROOF_EXAMPLE, "phase": "sending", "percent": 50},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/claims/{job_id}/settle",
         "settle",
         "Record the outcome of an attempt, with follow-ups and artifacts",
         claims.settle,
         ("work",),
-        ref("Job"),
-        {**RUNNING_EXAMPLE, "state": "done", "outcome": "done", "result": {"sent": True}},
-        body=SETTLE,
-        body_example={**PROOF_EXAMPLE, "outcome": "done", "result": {"sent": True}},
+        schemas.ref("Job"),
+        {**examples.RUNNING_EXAMPLE, "state": "done", "outcome": "done", "result": {"sent": True}},
+        body=schemas.SETTLE,
+        body_example={**examples.PROOF_EXAMPLE, "outcome": "done", "result": {"sent": True}},
         body_bytes_max=_JOB_BYTES_MAX,
         problems=(404, 409),
     ),
 )
 
-_LANE_SETTINGS: Final = strict(
+_LANE_SETTINGS: Final = schemas.strict(
     [],
     {
-        "state": choice(*LANE_STATES),
-        "order": choice(*LANE_ORDERS),
-        "events": choice(*EVENT_SCOPES),
-        "backoff": choice(*LANE_BACKOFFS),
+        "state": schemas.choice(*routing.LANE_STATES),
+        "order": schemas.choice(*routing.LANE_ORDERS),
+        "events": schemas.choice(*routing.EVENT_SCOPES),
+        "backoff": schemas.choice(*routing.LANE_BACKOFFS),
     },
 )
 _LANE: Final = {"name": "mail", "state": "active", "order": "fair", "events": "terminal", "backoff": "block"}
-_WORKERS: Final = shape(workers={"type": "array", "items": ref("Worker")})
-_KIND_STATE: Final = shape(kind=STRING, retired=BOOLEAN)
+_WORKERS: Final = schemas.shape(workers={"type": "array", "items": schemas.ref("Worker")})
+_KIND_STATE: Final = schemas.shape(kind=schemas.STRING, retired=schemas.BOOLEAN)
 
 _OPERATORS: Final = (
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/events",
         "events",
         "Read the event log: a page as JSON, or a stream if the client accepts text/event-stream",
         events.events,
         ("read",),
-        shape(events={"type": "array", "items": ref("Event")}, cursor=STRING),
+        schemas.shape(events={"type": "array", "items": schemas.ref("Event")}, cursor=schemas.STRING),
         {"events": [], "cursor": "e1-42"},
         query={
-            "after": text(description="Only events after this cursor; the header Last-Event-ID takes precedence."),
+            "after": schemas.text(
+                description="Only events after this cursor; the header Last-Event-ID takes precedence."
+            ),
             "limit": _LIMIT,
-            "tenant": TENANT,
-            "kind": array(text(), 100),
-            "lane": array(text(), 100),
-            "job": array(text(), 100),
-            "tag": array({**text(), "description": "name:value"}, limits.TAGS_MAX),
+            "tenant": schemas.TENANT,
+            "kind": schemas.array(schemas.text(), 100),
+            "lane": schemas.array(schemas.text(), 100),
+            "job": schemas.array(schemas.text(), 100),
+            "tag": schemas.array({**schemas.text(), "description": "name:value"}, limits.TAGS_MAX),
         },
-        headers={"Last-Event-ID": STRING},
+        headers={"Last-Event-ID": schemas.STRING},
         streams=True,
         problems=(410, 429),
     ),
-    Endpoint(
+    call.Endpoint(
+        "GET",
+        "/v1/notifications",
+        "notifications",
+        "Wait until there may be jobs to claim, a cancellation or a request for a worker, or follow a stream of them",
+        notifications.notifications,
+        ("work",),
+        schemas.shape(
+            lanes={**schemas.array(schemas.STRING, 100), "description": "Lanes that may have jobs."},
+            session_lanes={
+                **schemas.array(schemas.STRING, 100),
+                "description": "Lanes that may have turns of sessions.",
+            },
+            cancellations={
+                **schemas.array(schemas.STRING, 100),
+                "description": "Workers that hold a job which is to be cancelled.",
+            },
+            requests={
+                **schemas.array(schemas.STRING, 100),
+                "description": "Workers that were requested to drain or stop.",
+            },
+        ),
+        {"lanes": ["images"], "session_lanes": [], "cancellations": [], "requests": []},
+        query={
+            "lane": schemas.array(schemas.text(), 100),
+            "session_lane": schemas.array(schemas.text(), 100),
+            "worker": schemas.array(schemas.text(), 100),
+            "wait": schemas.number(0, schemas.WAIT_SECONDS_MAX, "Seconds to wait for a notification."),
+        },
+        streams=True,
+        problems=(429,),
+    ),
+    call.Endpoint(
         "GET",
         "/v1/lanes",
         "list_lanes",
         "List the lanes",
         operators.lanes,
         ("read", "produce", "work"),
-        shape(lanes={"type": "array", "items": ref("Lane")}),
+        schemas.shape(lanes={"type": "array", "items": schemas.ref("Lane")}),
         {"lanes": [_LANE]},
     ),
-    Endpoint(
+    call.Endpoint(
         "PATCH",
         "/v1/lanes/{lane}",
         "set_lane",
         "Change the settings of a lane",
         operators.set_lane,
         (),
-        ref("Lane"),
+        schemas.ref("Lane"),
         {**_LANE, "state": "paused"},
         any_tenant=True,
         body=_LANE_SETTINGS,
         body_example={"state": "paused"},
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/kinds",
         "list_kinds",
         "List the kinds of jobs",
         operators.kinds,
         ("read", "produce", "work"),
-        shape(kinds={"type": "array", "items": ref("Kind")}),
+        schemas.shape(kinds={"type": "array", "items": schemas.ref("Kind")}),
         {"kinds": []},
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/kinds/{kind}",
         "get_kind",
         "Read a kind with its published options and schema",
         operators.kind,
         ("read", "produce", "work"),
-        ref("Kind"),
+        schemas.ref("Kind"),
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/kinds/{kind}/retire",
         "retire_kind",
@@ -342,7 +390,7 @@ _OPERATORS: Final = (
         any_tenant=True,
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/kinds/{kind}/restore",
         "restore_kind",
@@ -354,7 +402,7 @@ _OPERATORS: Final = (
         any_tenant=True,
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/workers",
         "list_workers",
@@ -366,7 +414,7 @@ _OPERATORS: Final = (
         any_tenant=True,
         query={"limit": _LIMIT},
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/workers/{worker}/drain",
         "drain_worker",
@@ -378,7 +426,7 @@ _OPERATORS: Final = (
         any_tenant=True,
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/workers/{worker}/stop",
         "stop_worker",
@@ -390,53 +438,53 @@ _OPERATORS: Final = (
         any_tenant=True,
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/stats",
         "stats",
         "Count the jobs by lane, kind and state; this reads every job",
         operators.stats,
         ("read",),
-        shape(total=INTEGER, jobs={"type": "array", "items": ref("Tally")}),
+        schemas.shape(total=schemas.INTEGER, jobs={"type": "array", "items": schemas.ref("Tally")}),
         {"total": 1, "jobs": [{"lane": "mail", "kind": "email.send", "state": "ready", "jobs": 1}]},
         query=_FILTER,
     ),
 )
 
 _HEALTH: Final = (
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/healthz",
         "healthz",
         "Whether the process runs",
         operators.healthz,
         None,
-        shape(status=STRING, version=STRING),
+        schemas.shape(status=schemas.STRING, version=schemas.STRING),
         {"status": "ok", "version": "0.1.0"},
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/readyz",
         "readyz",
         "Whether the store answers",
         operators.readyz,
         None,
-        shape(status=STRING),
+        schemas.shape(status=schemas.STRING),
         {"status": "ok"},
         problems=(503,),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/metrics",
         "metrics",
         "Metrics of the store for Prometheus",
         operators.metrics,
         ("read",),
-        STRING,
+        schemas.STRING,
         any_tenant=True,
         response_media_type="text/plain",
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/openapi.json",
         "openapi",
@@ -447,12 +495,15 @@ _HEALTH: Final = (
     ),
 )
 
-ROUTES: Final[tuple[Endpoint, ...]] = (
+ROUTES: Final[tuple[call.Endpoint, ...]] = (
     *_JOBS,
     *_CLAIMS,
-    *BULK,
-    *CONTENT,
-    *SESSIONS,
+    *bulk_routes.BULK,
+    *content_routes.CONTENT,
+    *session_routes.SESSIONS,
+    *tokens.TOKENS,
+    *webhook_routes.WEBHOOKS,
+    *schedule_routes.SCHEDULES,
     *_OPERATORS,
     *_HEALTH,
 )

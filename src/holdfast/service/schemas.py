@@ -1,12 +1,8 @@
 """The JSON schemas of requests and responses: validation and the OpenAPI document use the same ones."""
 
-from __future__ import annotations
-
 from typing import Any, Final, TypeAlias
 
-from holdfast.domain import limits
-from holdfast.domain.job import STATES
-from holdfast.domain.sessions import DELIVERIES, ENTRY_TYPES
+from holdfast.domain import job, limits, sessions
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -105,6 +101,12 @@ DIGEST: Final[Schema] = {
     "pattern": "^[0-9a-f]{64}$",
     "description": "The SHA-256 of the bytes, as hexadecimal digits.",
 }
+IDENTITY: Final[Schema] = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{32}$",
+    "description": "By what the client identifies the call, for one that encodes payloads and results: the same call,"
+    " sent again, has the same. By default the server computes it from the content.",
+}
 ARTIFACTS: Final = array(
     {
         **strict(
@@ -145,20 +147,37 @@ NEW_JOB: Final = strict(
         "job_id": nullable(text(limits.JOB_ID_CHARS_MAX, "An id chosen by the caller.")),
         "dedupe_key": nullable(text(limits.DEDUPE_KEY_CHARS_MAX)),
         "dedupe_scope": choice("kind", "tenant"),
+        "dedupe_for": nullable(
+            number(0.001, SECONDS_MAX, "Seconds for which the key finds the job, even if it has finished.")
+        ),
         "on_duplicate": choice("keep", "replace", "run_again"),
         "events": choice("terminal", "all"),
         "artifacts": ARTIFACTS,
+        "after": {
+            **array(
+                {"anyOf": [text(limits.JOB_ID_CHARS_MAX), integer(0, limits.ENQUEUE_MANY_MAX)]},
+                limits.DEPENDENCIES_MAX,
+            ),
+            "description": "It runs after these jobs have ended: ids, or positions of earlier jobs of the request.",
+        },
+        "on_failed": choice("cancel", "run"),
+        "webhook_url": nullable(text(limits.URL_CHARS_MAX, "Where each event of the job is sent.")),
         "declared": {
             **BOOLEAN,
             "description": "The producer declares the task itself: what workers have published does not apply.",
         },
+        "digest": nullable(IDENTITY),
+        "merge_tags": {**BOOLEAN, "description": "Add the tags to those which a worker has published for the kind."},
+        "message_count": integer(
+            1, limits.SESSION_ENTRY_MESSAGES_MAX, description="The number of messages in an encoded payload."
+        ),
         "session": nullable(text(description="The session of which it is an entry.")),
-        "entry_type": choice(*ENTRY_TYPES),
+        "entry_type": choice(*sessions.ENTRY_TYPES),
         "join": {
             "anyOf": [BOOLEAN, text()],
             "description": "Whether it shares a turn with others: of its kind, or of this name.",
         },
-        "delivery": choice(*DELIVERIES),
+        "delivery": choice(*sessions.DELIVERIES),
         "message_id": nullable(
             text(limits.MESSAGE_ID_CHARS_MAX, "Unique within the session: sent again, the first entry is returned.")
         ),
@@ -182,6 +201,7 @@ OUTCOME: Final[Schema] = {
     "result": {"description": "The result of a job that is done: any JSON value."},
     "follow_ups": array(NEW_JOB, limits.FOLLOW_UPS_MAX),
     "artifacts": ARTIFACTS,
+    "digest": nullable(IDENTITY),
     "message": STRING,
     "reason": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_.:-]*$", "maxLength": limits.REASON_CHARS_MAX},
     "permanent": BOOLEAN,
@@ -252,7 +272,7 @@ SESSION_LEASE: Final[Schema] = {
     "lease_token": LEASE["lease_token"],
 }
 _ENTRY_OPTIONS: Final[Schema] = {
-    "only": choice(*ENTRY_TYPES),
+    "only": choice(*sessions.ENTRY_TYPES),
     "kinds": array(text(), limits.CLAIM_KINDS_MAX),
     "capabilities": array(text(), limits.CAPABILITIES_MAX),
     "limit": integer(1, limits.CLAIM_MAX, limits.SESSION_CLAIM_DEFAULT, "The largest number of entries."),
@@ -296,7 +316,7 @@ _MAYBE_TIME: Final = nullable(INTEGER)
 JOB: Final = shape(
     id=STRING,
     number=INTEGER,
-    state=choice(*STATES),
+    state=choice(*job.STATES),
     kind=STRING,
     lane=STRING,
     tenant=STRING,
@@ -330,6 +350,8 @@ JOB: Final = shape(
     dedupe_key=_MAYBE_TEXT,
     dedupe_scope=_MAYBE_TEXT,
     events=choice("terminal", "all"),
+    parent=_MAYBE_TEXT,
+    root=STRING,
     entry=nullable({"type": "object"}),
 )
 ATTEMPT: Final = shape(
@@ -421,7 +443,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Turn": shape(
         session=STRING,
         tenant=STRING,
-        entry_type=choice(*ENTRY_TYPES),
+        entry_type=choice(*sessions.ENTRY_TYPES),
         claim_id=STRING,
         fencing_token=INTEGER,
         generation=nullable(INTEGER),
@@ -442,6 +464,56 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "SessionLease": shape(
         session=STRING, tenant=STRING, generation=INTEGER, worker=STRING, lease_token=STRING, lease_until_ms=INTEGER
+    ),
+    "Webhook": shape(
+        id=STRING,
+        url=STRING,
+        tenant=_MAYBE_TEXT,
+        types={"type": "array", "items": STRING},
+        kinds=nullable({"type": "array", "items": STRING}),
+        lanes=nullable({"type": "array", "items": STRING}),
+        tags={"type": "object"},
+        include_results=BOOLEAN,
+        concurrency=INTEGER,
+        per_job=BOOLEAN,
+        state=choice("active", "disabled"),
+        reason=_MAYBE_TEXT,
+        last_answer=_MAYBE_TEXT,
+        created_at_ms=INTEGER,
+        since_ms=INTEGER,
+        last_success_at_ms=_MAYBE_TIME,
+        failing_since_ms=_MAYBE_TIME,
+        closed_until_ms=_MAYBE_TIME,
+    ),
+    "Schedule": shape(
+        name=STRING,
+        tenant=STRING,
+        kind=STRING,
+        payload=ANY,
+        options={"type": "object"},
+        cron=_MAYBE_TEXT,
+        every=nullable(NUMBER),
+        zone=STRING,
+        missed=choice("one", "skip"),
+        overlap=choice("allow", "skip"),
+        owner=_MAYBE_TEXT,
+        paused=BOOLEAN,
+        last_job_id=_MAYBE_TEXT,
+        problem=_MAYBE_TEXT,
+        next_at_ms=_MAYBE_TIME,
+        last_at_ms=_MAYBE_TIME,
+        set_at_ms=INTEGER,
+        declared_at_ms=_MAYBE_TIME,
+    ),
+    "Delivery": shape(
+        id=STRING,
+        webhook_id=STRING,
+        type=STRING,
+        state=STRING,
+        tries=INTEGER,
+        problem=_MAYBE_TEXT,
+        created_at_ms=INTEGER,
+        next_try_at_ms=_MAYBE_TIME,
     ),
     "Renewal": shape(lease_until_ms=INTEGER, cancel_requested=BOOLEAN),
     "Problem": PROBLEM,

@@ -1,7 +1,5 @@
 """Running the service with uvicorn: one process, stopped by SIGTERM or SIGINT within a bound."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
@@ -11,12 +9,11 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import uvicorn
+from starlette.applications import Starlette
 
 from holdfast.client.async_api.queue import AsyncQueue
-from holdfast.domain.errors import Misconfigured
-from holdfast.service.access import is_loopback
-from holdfast.service.app import make_app
-from holdfast.service.protocol import watched
+from holdfast.domain import errors
+from holdfast.service import access, app, protocol
 from holdfast.service.settings import ServiceSettings
 
 _BACKLOG: Final = 2_048
@@ -27,9 +24,10 @@ Started: TypeAlias = Callable[[Callable[[], object]], None]
 class _Server(uvicorn.Server):
     """A server that ends streams and long polls before it waits for requests."""
 
-    def __init__(self, config: uvicorn.Config, started: Started) -> None:
+    def __init__(self, config: uvicorn.Config, started: Started, closing: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_start = started
+        self._on_close = closing
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,14 +53,14 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End streams and long polls, then wait for the other requests."""
-        self.config.app.state.service.begin_closing()  # type: ignore[union-attr]
+        self._on_close()
         await super().shutdown(sockets)
 
 
 def check_address(host: str, *, tokens: bool) -> None:
     """Raise `Misconfigured` if other machines could use the service without tokens."""
-    if not tokens and not is_loopback(host):
-        raise Misconfigured(
+    if not tokens and not access.is_loopback(host):
+        raise errors.Misconfigured(
             f"without tokens the service listens on this machine only, not on {host!r}; use --tokens on, and create"
             " tokens with 'holdfast token create'"
         )
@@ -80,7 +78,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise Misconfigured(f"cannot listen on {host}:{port}: {error}") from None
+        raise errors.Misconfigured(f"cannot listen on {host}:{port}: {error}") from None
     listener.settimeout(0)
     return listener
 
@@ -99,9 +97,28 @@ async def serve(
     *started* is called once requests are served, with a function that stops the server and may be called from any
     thread.
     """
+    application = app.make_app(queue, settings)
+
+    def closing() -> None:
+        application.state.service.begin_closing()
+
+    try:
+        await run(application, listener, settings, started, closing)
+    finally:
+        await queue.close()
+
+
+async def run(
+    application: Starlette,
+    listener: socket.socket,
+    settings: ServiceSettings,
+    started: Started,
+    closing: Callable[[], None],
+) -> None:
+    """Run an application on a listening socket until a signal arrives; *closing* ends its streams and long polls."""
     config = uvicorn.Config(
-        make_app(queue, settings),
-        http=watched(settings),
+        application,
+        http=protocol.watched(settings),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -112,7 +129,4 @@ async def serve(
         timeout_graceful_shutdown=settings.shutdown_seconds,
         backlog=_BACKLOG,
     )
-    try:
-        await _Server(config, started).serve(sockets=[listener])
-    finally:
-        await queue.close()
+    await _Server(config, started, closing).serve(sockets=[listener])

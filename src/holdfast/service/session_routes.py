@@ -1,35 +1,14 @@
 """Rows of the route table for sessions: turns, lists and owners."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from holdfast.domain import limits
-from holdfast.service import sessions
-from holdfast.service.call import Endpoint
-from holdfast.service.examples import JOB_ID_EXAMPLE, RENEWAL_EXAMPLE, RUNNING_EXAMPLE
-from holdfast.service.schemas import (
-    BOOLEAN,
-    CHECKPOINT,
-    LEASE,
-    LEASE_SECONDS,
-    SESSION_LEASE,
-    STRING,
-    TURN,
-    TURN_CLAIM,
-    TURN_SETTLE,
-    integer,
-    nullable,
-    ref,
-    shape,
-    strict,
-    text,
-)
+from holdfast.service import call, examples, schemas, sessions
 
 _BYTES_MAX: Final = 32 << 20
-_PROOF: Final[dict[str, Any]] = {"lease_token": "9f2c1d", "entries": [{"id": JOB_ID_EXAMPLE, "epoch": 1}]}
+_PROOF: Final[dict[str, Any]] = {"lease_token": "9f2c1d", "entries": [{"id": examples.JOB_ID_EXAMPLE, "epoch": 1}]}
 _ENTRY: Final[dict[str, Any]] = {
-    **RUNNING_EXAMPLE,
+    **examples.RUNNING_EXAMPLE,
     "kind": "chat.message",
     "entry": {
         "session": "chat-42",
@@ -72,155 +51,157 @@ _OWNED: Final = {
     "lease_until_ms": 1_790_000_030_000,
 }
 _OWNER: Final = {"generation": 1, "lease_token": "9f2c1d"}
-_TENANT: Final = text(description="The tenant of the session; default: that of the token, else `default`.")
+_TENANT: Final = schemas.text(description="The tenant of the session; default: that of the token, else `default`.")
 
 SESSIONS: Final = (
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/turns",
         "claim_turn",
         "Lease the next entries of a session, of any that is ready if none is named; wait for one if there is none",
         sessions.claim,
         ("work",),
-        shape(turn=nullable(ref("Turn"))),
+        schemas.shape(turn=schemas.nullable(schemas.ref("Turn"))),
         {"turn": _TURN},
-        body=TURN_CLAIM,
+        body=schemas.TURN_CLAIM,
         body_example={"worker": "curl-1", "lanes": ["chats"], "wait": 30, "lease_token": "9f2c1d"},
         problems=(409,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/turns/{session}/heartbeat",
         "heartbeat_turn",
         "Extend the lease of a turn; the first heartbeat acknowledges it",
         sessions.heartbeat,
         ("work",),
-        ref("Renewal"),
-        RENEWAL_EXAMPLE,
-        body=strict(["lease_token", "entries"], {**TURN, "lease": LEASE_SECONDS}),
+        schemas.ref("Renewal"),
+        examples.RENEWAL_EXAMPLE,
+        body=schemas.strict(["lease_token", "entries"], {**schemas.TURN, "lease": schemas.LEASE_SECONDS}),
         body_example={**_PROOF, "lease": 30},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/turns/{session}/checkpoint",
         "checkpoint_turn",
         "Lease entries that have arrived for a running turn",
         sessions.checkpoint,
         ("work",),
-        shape(turn=nullable(ref("Turn"))),
+        schemas.shape(turn=schemas.nullable(schemas.ref("Turn"))),
         {"turn": None},
-        body=CHECKPOINT,
+        body=schemas.CHECKPOINT,
         body_example={**_PROOF, "only": "message"},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/turns/{session}/settle",
         "settle_turn",
         "Record the outcome of a turn: one for all entries, or `outcomes` with one for each",
         sessions.settle,
         ("work",),
-        shape(entries={"type": "array", "items": ref("Job")}),
+        schemas.shape(entries={"type": "array", "items": schemas.ref("Job")}),
         {"entries": [{**_ENTRY, "state": "done", "outcome": "done"}]},
-        body=TURN_SETTLE,
+        body=schemas.TURN_SETTLE,
         body_example={**_PROOF, "outcome": "done", "result": {"answer": "It is 42."}},
         body_bytes_max=_BYTES_MAX,
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/sessions",
         "list_sessions",
         "List sessions by tenant and name",
         sessions.list_sessions,
         ("read",),
-        shape(sessions={"type": "array", "items": ref("Session")}, cursor=nullable(STRING)),
+        schemas.shape(
+            sessions={"type": "array", "items": schemas.ref("Session")}, cursor=schemas.nullable(schemas.STRING)
+        ),
         {"sessions": [_SESSION], "cursor": None},
         any_job=True,
         query={
-            "tenant": text(description="Only this tenant; default: that of the token."),
-            "after": text(description="The cursor of the page before."),
-            "limit": integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT),
+            "tenant": schemas.text(description="Only this tenant; default: that of the token."),
+            "after": schemas.text(description="The cursor of the page before."),
+            "limit": schemas.integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT),
         },
     ),
-    Endpoint(
+    call.Endpoint(
         "GET",
         "/v1/sessions/{session}",
         "get_session",
         "Read one session; `GET /v1/jobs?session=` lists its entries",
         sessions.get,
         ("read", "produce"),
-        ref("Session"),
+        schemas.ref("Session"),
         _SESSION,
         any_job=True,
         query={"tenant": _TENANT},
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/sessions/{session}/cancel",
         "cancel_session",
         "Cancel the waiting entries of a session",
         sessions.cancel,
         ("produce",),
-        shape(cancelled={"type": "array", "items": STRING}),
-        {"cancelled": [JOB_ID_EXAMPLE]},
+        schemas.shape(cancelled={"type": "array", "items": schemas.STRING}),
+        {"cancelled": [examples.JOB_ID_EXAMPLE]},
         any_job=True,
-        body=strict([], {"tenant": _TENANT}),
+        body=schemas.strict([], {"tenant": _TENANT}),
         body_required=False,
         body_example={},
         problems=(404,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/sessions/{session}/open",
         "open_session",
         "Become the only owner of a session until the lease expires, is closed or is taken over",
         sessions.open_session,
         ("work",),
-        ref("SessionLease"),
+        schemas.ref("SessionLease"),
         _OWNED,
         any_job=True,
-        body=strict(
+        body=schemas.strict(
             ["worker"],
             {
-                "worker": text(),
-                "incarnation": text(),
+                "worker": schemas.text(),
+                "incarnation": schemas.text(),
                 "tenant": _TENANT,
-                "lease": LEASE_SECONDS,
-                "take_over": BOOLEAN,
-                "lease_token": LEASE["lease_token"],
+                "lease": schemas.LEASE_SECONDS,
+                "take_over": schemas.BOOLEAN,
+                "lease_token": schemas.LEASE["lease_token"],
             },
         ),
         body_example={"worker": "agent-1", "lease": 30, "lease_token": "9f2c1d"},
         problems=(409,),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/sessions/{session}/renew",
         "renew_session",
         "Extend the lease of a session's owner and the turns under it",
         sessions.renew,
         ("work",),
-        ref("SessionLease"),
+        schemas.ref("SessionLease"),
         _OWNED,
         any_job=True,
-        body=strict(["generation", "lease_token"], {**SESSION_LEASE, "lease": LEASE_SECONDS}),
+        body=schemas.strict(["generation", "lease_token"], {**schemas.SESSION_LEASE, "lease": schemas.LEASE_SECONDS}),
         body_example={**_OWNER, "lease": 30},
         problems=(404, 409),
     ),
-    Endpoint(
+    call.Endpoint(
         "POST",
         "/v1/sessions/{session}/close",
         "close_session",
         "End the lease of a session's owner and release the entries held under it",
         sessions.close,
         ("work",),
-        ref("Session"),
+        schemas.ref("Session"),
         {**_SESSION, "owner": None, "lease_until_ms": None},
         any_job=True,
-        body=strict(["generation", "lease_token"], SESSION_LEASE),
+        body=schemas.strict(["generation", "lease_token"], schemas.SESSION_LEASE),
         body_example=_OWNER,
         problems=(404, 409),
     ),

@@ -1,23 +1,16 @@
 """Handlers of `/v1/turns` and `/v1/sessions`: turns of remote workers, sessions and their owners."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
 
 from holdfast import json_view
-from holdfast.domain import access, limits, validation
-from holdfast.domain.claims import lease_ms
-from holdfast.domain.errors import InvalidInput, JobNotFound, SessionNotFound
-from holdfast.domain.outcomes import Outcome
-from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
+from holdfast.domain import access, claims, errors, limits, outcomes, routing, session_claims, validation
 from holdfast.operations import session_lease as lease_operations
-from holdfast.service.call import Call, check_limits, reply
+from holdfast.service import schemas
+from holdfast.service.call import Call, check_limits, reply, reply_text
 from holdfast.service.claims import INCARNATION, outcome_of, renewed
-from holdfast.service.schemas import ACK_MS_DEFAULT, ACK_MS_MAX, ACK_MS_MIN, EPOCH_MAX, TURN_CLAIM, WAIT_SECONDS_MAX
 
 # --- turns ---------------------------------------------------------------------------------------------------------
 
@@ -26,20 +19,22 @@ async def claim(call: Call) -> Response:
     """Lease a turn for `ack_ms`; it is released unless a heartbeat or settlement comes in time."""
     body = call.body
     if "limits" in body:
-        check_limits(TURN_CLAIM["properties"]["limits"], body["limits"], "limits")
+        check_limits(schemas.TURN_CLAIM["properties"]["limits"], body["limits"], "limits")
         if "session" in body:
-            raise InvalidInput("limits", "belongs to a claim of any session; give limit")
+            raise errors.InvalidInput("limits", "belongs to a claim of any session; give limit")
     options = _entry_options(call)
     options |= {name: body[name] for name in ("worker", "lease_token") if name in body}
     options["incarnation"] = body.get("incarnation", INCARNATION)
     lanes = access.scoped_names(body.get("lanes"), call.grants.lanes, "lanes")
     tenant = access.tenant_for(call.grants, body.get("tenant"))
     owned = body.get("session_lease")
-    ack_ms = validation.integer(body.get("ack_ms", ACK_MS_DEFAULT), "ack_ms", ACK_MS_MIN, ACK_MS_MAX)
+    ack_ms = validation.integer(
+        body.get("ack_ms", schemas.ACK_MS_DEFAULT), "ack_ms", schemas.ACK_MS_MIN, schemas.ACK_MS_MAX
+    )
     if owned is None:
         options |= {"lease": ack_ms / 1000, "acknowledged": False}
     elif "session" not in body:
-        raise InvalidInput("session", "is missing; a session_lease belongs to one")
+        raise errors.InvalidInput("session", "is missing; a session_lease belongs to one")
     sessions = call.queue.sessions
     if "session" in body:
         if owned is not None:
@@ -50,7 +45,7 @@ async def claim(call: Call) -> Response:
             for limit in body["limits"].values():
                 access.check_claim_size(call.grants, limit)
             options["limit"] = body["limits"]
-        claiming = sessions.claim_next(tenant=tenant, lanes=lanes or (DEFAULT_NAME,), **options)
+        claiming = sessions.claim_next(tenant=tenant, lanes=lanes or (routing.DEFAULT_NAME,), **options)
     # Undone if the client leaves while it waits.
     found = await call.wait_for(claiming, None)
     return reply({"turn": None if found is None else json_view.turn(found)})
@@ -65,7 +60,9 @@ async def heartbeat(call: Call) -> Response:
 async def checkpoint(call: Call) -> Response:
     """Lease more entries for a running turn."""
     options = _entry_options(call)
-    turn = replace(await _held(call), lease_ms=lease_ms(call.body.get("lease", limits.LEASE_MS_DEFAULT / 1000)))
+    turn = replace(
+        await _held(call), lease_ms=claims.lease_ms(call.body.get("lease", limits.LEASE_MS_DEFAULT / 1000))
+    )
     more = await call.wait_for(call.queue.sessions.checkpoint(turn, **options), None)
     return reply({"turn": None if more is None else json_view.turn(more)})
 
@@ -76,11 +73,11 @@ async def settle(call: Call) -> Response:
     turn = await _held(call)
     try:
         settled = await call.queue.sessions.settle(turn, outcome)
-    except InvalidInput as error:
+    except errors.InvalidInput as error:
         # The library's argument is `outcome` in both cases.
         name = "outcomes" if isinstance(outcome, list) else "outcome"
-        raise InvalidInput(error.field.replace("outcome", name, 1), error.problem) from None
-    return reply({"entries": [json_view.job(job) for job in settled]})
+        raise errors.InvalidInput(error.field.replace("outcome", name, 1), error.problem) from None
+    return reply_text(f'{{"entries":[{",".join(map(json_view.job_text, settled))}]}}')
 
 
 def _entry_options(call: Call) -> dict[str, Any]:
@@ -92,35 +89,35 @@ def _entry_options(call: Call) -> dict[str, Any]:
     elif "limit" in body:
         access.check_claim_size(call.grants, body["limit"])
         options["limit"] = body["limit"]
-    seconds = validation.number(body.get("wait", 0), "wait", 0, WAIT_SECONDS_MAX)
+    seconds = validation.number(body.get("wait", 0), "wait", 0, schemas.WAIT_SECONDS_MAX)
     options["wait"] = min(seconds, call.service.settings.wait_seconds_max)
     return options
 
 
-async def _held(call: Call) -> SessionClaim:
+async def _held(call: Call) -> session_claims.SessionClaim:
     """Return the turn that the caller says it holds. The operation checks epochs and token in its transaction."""
     body, session = call.body, call.path["session"]
     entries = [(one["id"], one["epoch"]) for one in body["entries"]]
     for index, (job_id, epoch) in enumerate(entries):
         validation.name(job_id, f"entries[{index}].id", limits.JOB_ID_CHARS_MAX)
-        validation.integer(epoch, f"entries[{index}].epoch", 0, EPOCH_MAX)
+        validation.integer(epoch, f"entries[{index}].epoch", 0, schemas.EPOCH_MAX)
     validation.name(body["lease_token"], "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
-    lease = TurnLease(session, body["lease_token"], entries, call.tenant_of_body)
+    lease = session_claims.TurnLease(session, body["lease_token"], entries, call.tenant_of_body)
     turn = await call.service.runner.read(lease_operations.claim_of_turn, lease)
     for job in turn.entries:
         if not access.covers(call.grants, job.lane, job.kind):
-            raise JobNotFound(job.id)
+            raise errors.JobNotFound(job.id)
     return turn
 
 
-def _outcomes(call: Call) -> Outcome | list[Outcome]:
+def _outcomes(call: Call) -> outcomes.Outcome | list[outcomes.Outcome]:
     body = call.body
     if "outcomes" not in body:
         if "outcome" not in body:
-            raise InvalidInput("outcome", "is missing; give outcome, or outcomes with one for each entry")
+            raise errors.InvalidInput("outcome", "is missing; give outcome, or outcomes with one for each entry")
         return outcome_of(call, body, "")
     if surplus := body.keys() - {"outcomes", "tenant", "entries", "lease_token"}:
-        raise InvalidInput(min(surplus), "cannot be combined with outcomes")
+        raise errors.InvalidInput(min(surplus), "cannot be combined with outcomes")
     return [outcome_of(call, one, f"outcomes[{index}].") for index, one in enumerate(body["outcomes"])]
 
 
@@ -136,7 +133,9 @@ async def list_sessions(call: Call) -> Response:
 
 async def get(call: Call) -> Response:
     """Return one session."""
-    return reply(json_view.session(await call.queue.sessions.get(_session(call), tenant=call.tenant or DEFAULT_NAME)))
+    return reply(
+        json_view.session(await call.queue.sessions.get(_session(call), tenant=call.tenant or routing.DEFAULT_NAME))
+    )
 
 
 async def cancel(call: Call) -> Response:
@@ -174,13 +173,13 @@ def _session(call: Call) -> str:
     session = call.path["session"]
     try:
         return validation.name(session, "session")
-    except InvalidInput:
-        raise SessionNotFound(session) from None
+    except errors.InvalidInput:
+        raise errors.SessionNotFound(session) from None
 
 
-def _session_lease(session: str, tenant: str, given: dict[str, Any]) -> SessionLease:
+def _session_lease(session: str, tenant: str, given: dict[str, Any]) -> session_claims.SessionLease:
     """Return the session lease that the caller says it holds; the operation checks generation and token."""
     token = validation.name(given["lease_token"], "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
-    generation = validation.integer(given["generation"], "generation", 1, EPOCH_MAX)
+    generation = validation.integer(given["generation"], "generation", 1, schemas.EPOCH_MAX)
     until = validation.datetime_of(0)
-    return SessionLease(session, tenant, generation, "", token, limits.LEASE_MS_DEFAULT, until)
+    return session_claims.SessionLease(session, tenant, generation, "", token, limits.LEASE_MS_DEFAULT, until)

@@ -1,7 +1,5 @@
 """The settings of the service: timeouts, sizes and counts. Each protects other callers from one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Streams of server-sent events: each ends with its client, its token or the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -9,8 +7,8 @@ from typing import Any, Final
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from holdfast.service import problems
 from holdfast.service.call import Call
-from holdfast.service.problems import ProblemError, encode
 
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY_LINE: Final = b"retry: 2000\n\n"
@@ -51,11 +49,13 @@ class OpenStreams:
     def add(self, call: Call) -> EventStream:
         """Return a new stream, or raise if the server is shutting down or the caller has too many streams."""
         if call.service.closing.is_set():
-            raise ProblemError(503, "shutting_down", "the server is shutting down", headers={"Retry-After": "1"})
+            raise problems.ProblemError(
+                503, "shutting_down", "the server is shutting down", headers={"Retry-After": "1"}
+            )
         limit = call.service.settings.streams_per_token_max
         open_ones = self._by_caller.setdefault(call.caller.actor, set())
         if len(open_ones) >= limit:
-            raise ProblemError(
+            raise problems.ProblemError(
                 429,
                 "too_many_streams",
                 f"the token has {limit} open streams; close one",
@@ -120,4 +120,4 @@ def comment_text(text: str) -> bytes:
 
 def named_event(name: str, data: Any) -> bytes:
     """Return an event of the stream itself, such as `lagged`; JSON contains no line ends."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), problems.encode(data))

@@ -9,12 +9,10 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain import errors
 from holdfast.domain.job import Job
-from holdfast.operations import access as access_operations
-from holdfast.operations import maintenance
-from holdfast.storage.notifications import Notifier, job_topic
-from holdfast.storage.runners import AsyncRunner
+from holdfast.operations import access as access_operations, maintenance
+from holdfast.storage import notifications, runners
 
 log = logging.getLogger("holdfast.service")
 
@@ -41,7 +39,7 @@ class _Listener:
 class JobWaiter:
     """Waits for any number of jobs with one query at a time."""
 
-    def __init__(self, runner: AsyncRunner, notifier: Notifier) -> None:
+    def __init__(self, runner: runners.AsyncRunner, notifier: notifications.Notifier) -> None:
         self._runner = runner
         self._notifier = notifier
         self._listeners: dict[str, _Listener] = {}
@@ -61,7 +59,7 @@ class JobWaiter:
         listener = self._listeners.get(job_id)
         if listener is None:
             listener = self._listeners[job_id] = _Listener(self, loop, job_id)
-            self._notifier.add(job_topic(job_id), listener)
+            self._notifier.add(notifications.job_topic(job_id), listener)
         future: asyncio.Future[Job] = loop.create_future()
         listener.futures.add(future)
         # The job may have finished before the subscription.
@@ -77,7 +75,7 @@ class JobWaiter:
             if not listener.futures and self._listeners.get(job_id) is listener:
                 del self._listeners[job_id]
                 self._asked.discard(job_id)
-                self._notifier.remove(job_topic(job_id), listener)
+                self._notifier.remove(notifications.job_topic(job_id), listener)
 
     async def _run(self) -> None:
         polled_at = time.monotonic()
@@ -91,7 +89,7 @@ class JobWaiter:
             self._asked.clear()
             try:
                 self._answer(await self._finished(ids))
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 log.warning("jobs that requests wait for could not be read: %s", error)
             await asyncio.sleep(_QUERY_SECONDS_MIN)
 

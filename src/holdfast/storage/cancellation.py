@@ -1,7 +1,5 @@
 """Awaiting work that must not be left half done when the task is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

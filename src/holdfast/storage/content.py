@@ -1,15 +1,11 @@
 """The part of the storage contract for the content of jobs besides their rows: output, artifacts and uploads."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.domain import clock, job, output
 from holdfast.domain.artifacts import ArtifactRow, UploadRow
-from holdfast.domain.clock import Now
-from holdfast.domain.job import JobRow, State
-from holdfast.domain.output import NewChunk, OutputChunk, StreamEnd
 
 
 class OutputJob(NamedTuple):
@@ -17,7 +13,7 @@ class OutputJob(NamedTuple):
 
     seq: int
     tenant: str
-    state: State
+    state: job.State
     deadline_at_ms: int | None
 
 
@@ -33,15 +29,15 @@ class ContentTransaction(ABC):
         """Return the job whose output is read, without locking it."""
 
     @abstractmethod
-    async def output_after(self, seq: int, after: int, limit: int) -> list[OutputChunk]:
+    async def output_after(self, seq: int, after: int, limit: int) -> list[output.OutputChunk]:
         """Return chunks of a job's output after a number, in order."""
 
     @abstractmethod
-    async def output_ends(self, seqs: Sequence[int]) -> dict[int, StreamEnd]:
+    async def output_ends(self, seqs: Sequence[int]) -> dict[int, output.StreamEnd]:
         """Return the last chunk of each job that has output, by the number of the job. The jobs must be locked."""
 
     @abstractmethod
-    async def append_output(self, chunks: Sequence[tuple[JobRow, NewChunk]], now: Now) -> None:
+    async def append_output(self, chunks: Sequence[tuple[job.JobRow, output.NewChunk]], now: clock.Now) -> None:
         """Store chunks, each written by the newest attempt of its job."""
 
     # --- artifacts --------------------------------------------------------------------------------------------------
@@ -93,7 +89,7 @@ class ContentTransaction(ABC):
         """Let uploads expire at a time; None if they do not expire."""
 
     @abstractmethod
-    async def expired_uploads(self, now: Now, limit: int) -> list[tuple[str, int]]:
+    async def expired_uploads(self, now: clock.Now, limit: int) -> list[tuple[str, int]]:
         """Return the ids and sizes of uploads that have expired."""
 
     @abstractmethod

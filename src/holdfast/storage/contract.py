@@ -7,27 +7,22 @@ have different tables; the contract does not mention statements. `sql_transactio
 Unless a method says otherwise, rows that it returns in a write transaction are locked until the commit.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.domain.claim_order import Preference
+from holdfast.domain import claim_order, kinds, new_job, results, transitions
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventName
-from holdfast.domain.job import AttemptRow, JobRow, State
-from holdfast.domain.kinds import Publication
-from holdfast.domain.new_job import CheckedJob, DedupeKey
-from holdfast.domain.outcomes import CheckedOutcome
-from holdfast.domain.results import CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
+from holdfast.domain.job import AttemptRow, Job, JobRow, State
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
-from holdfast.domain.transitions import Transition
+from holdfast.storage import randomness
 from holdfast.storage.content import ContentTransaction
-from holdfast.storage.randomness import RANDOM
+from holdfast.storage.flow_contract import FlowTransaction
+from holdfast.storage.plain_contract import PlainForms
 from holdfast.storage.service_contract import ServiceTransaction
 
 SessionName: TypeAlias = tuple[str, str]
@@ -47,7 +42,7 @@ def cursor_of(position: EventPosition) -> str:
 class JobMatch(NamedTuple):
     """A dedupe key, id or number by which a call may match an existing job that other calls lock too."""
 
-    key: DedupeKey | None = None
+    key: new_job.DedupeKey | None = None
     job_id: str | None = None
     seq: int | None = None
 
@@ -60,15 +55,15 @@ class OvertakenError(RuntimeError):
     """
 
 
-PassName: TypeAlias = Literal["schedules", "leases", "deadlines"]
-"""A maintenance pass: scheduled jobs that are due, leases that have expired, deadlines that have passed."""
+PassName: TypeAlias = Literal["schedules", "leases", "deadlines", "wakes"]
+"""A maintenance pass: scheduled jobs that are due, expired leases, passed deadlines, wake rows that are due."""
 
 
 class ReadyRequest(NamedTuple):
     """The arguments of one selection of ready jobs."""
 
     request: ClaimRequest
-    preference: Preference
+    preference: claim_order.Preference
     routes: list[Route]
     limit: int
     first_index: int
@@ -89,10 +84,11 @@ class ReadyJobs(NamedTuple):
 
 
 class NextTimes(NamedTuple):
-    """When the next scheduled job becomes due and the next lease expires, if any."""
+    """When the next scheduled job becomes due, the next lease expires and the next wake row is due, if any."""
 
     due_at_ms: int | None
     lease_until_ms: int | None
+    wake_at_ms: int | None
 
 
 class MessageIdRow(NamedTuple):
@@ -127,7 +123,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(ContentTransaction, ServiceTransaction):
+class StoreTransaction(PlainForms, ContentTransaction, ServiceTransaction, FlowTransaction):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)
@@ -144,7 +140,7 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
 
     def random(self) -> float:
         """Return a random fraction from 0 to 1."""
-        return RANDOM.random()
+        return randomness.RANDOM.random()
 
     def notify(self, topics: Iterable[str]) -> None:
         """Wake listeners of *topics* after the commit, and only if it succeeds."""
@@ -173,7 +169,7 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """Store the settings of a lane."""
 
     @abstractmethod
-    async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str, now: Now) -> None:
+    async def publish_kinds(self, publications: Mapping[str, kinds.Publication], published_by: str, now: Now) -> None:
         """Store what a worker publishes about kinds, by name."""
 
     @abstractmethod
@@ -195,32 +191,50 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """Lock numbers that represent keys and ids until the commit; other transactions wait for them."""
 
     @abstractmethod
-    async def dedupe_keys(self, job_ids: Sequence[str]) -> list[DedupeKey]:
+    async def dedupe_keys(self, job_ids: Sequence[str]) -> list[new_job.DedupeKey]:
         """Return the dedupe keys of the jobs with these ids. No lock is taken: a key never changes."""
 
     @abstractmethod
     async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[JobRow]:
         """Lock the jobs that match *matches*, in order of their numbers, and return them."""
 
-    async def insert_plain(self, new: CheckedJob) -> JobRow | None:
-        """Store one job in a plain form; return None, with nothing written, if there is none for it."""
-        return None
+    @abstractmethod
+    async def insert_plain_jobs(
+        self, jobs: Sequence[new_job.CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now
+    ) -> list[Job]:
+        """Store new jobs that are plain and not recorded, and return them in order."""
 
     @abstractmethod
     async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs, including session entries; raise `OvertakenError` if an id or key was taken."""
 
     @abstractmethod
-    async def job_by_key(self, key: DedupeKey) -> JobRow | None:
+    async def job_by_key(self, key: new_job.DedupeKey) -> JobRow | None:
         """Return the unfinished job that holds a dedupe key."""
 
     @abstractmethod
-    async def successor_by_key(self, key: DedupeKey) -> JobRow | None:
+    async def successor_by_key(self, key: new_job.DedupeKey) -> JobRow | None:
         """Return the blocked job that will hold a dedupe key next."""
 
     @abstractmethod
-    async def update_content(self, job: JobRow) -> None:
-        """Write the payload, headers and tags of a job that a duplicate replaced."""
+    async def kept_jobs(self, keys: Collection[new_job.DedupeKey], now: Now) -> dict[new_job.DedupeKey, JobRow]:
+        """Return the jobs that keep dedupe keys for a period, in any state; of deleted jobs, identity and state."""
+
+    @abstractmethod
+    async def keep_keys(self, jobs: Sequence[tuple[Route, JobRow, int]]) -> None:
+        """Keep the dedupe key of each new job until a time; raise `OvertakenError` if another job keeps one."""
+
+    @abstractmethod
+    async def delete_kept_keys(self, now: Now, limit: int) -> int:
+        """Delete dedupe keys whose period has passed; return how many."""
+
+    @abstractmethod
+    async def delete_unused_holders(self, now: Now) -> int:
+        """Delete the numbers of starts of workers that are no longer in use; return how many."""
+
+    @abstractmethod
+    async def update_content(self, before: JobRow, job: JobRow) -> None:
+        """Write the payload, headers and tags of a job that a duplicate replaced; *before* is the stored one."""
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
@@ -234,13 +248,6 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     @abstractmethod
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Lock ready jobs in claim order, and lease them if the engine does both at once; None if there are none."""
-
-    async def select_plain(self, request: ClaimRequest) -> tuple[RoutingTable, ReadyJobs] | None:
-        """Do what `begin_claim` and `select_ready` do, in a plain form.
-
-        Return None, with nothing written, if there is none for the request, maintenance is due or no job is ready.
-        """
-        return None
 
     @abstractmethod
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
@@ -303,7 +310,7 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     # --- transitions ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def apply(self, decided: Sequence[Transition], now: Now) -> None:
+    async def apply(self, decided: Sequence[transitions.Transition], now: Now) -> None:
         """Write decided transitions, their history and their events; raise `OvertakenError` if a job changed since.
 
         The event of a transition is appended to the log if the job's event count has changed.
@@ -312,15 +319,6 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     @abstractmethod
     async def write_claims(self, jobs: Sequence[JobRow]) -> None:
         """Write claims of ready jobs by one request, as `apply` does, without events."""
-
-    @abstractmethod
-    async def finish_held(
-        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
-    ) -> dict[int, Transition]:
-        """Finish jobs whose lease is held as done, in a plain form; return the transitions by job number.
-
-        The full form settles the jobs that are missing from the result. An engine without a plain form returns none.
-        """
 
     @abstractmethod
     async def refresh(self, claims: Sequence[Claim]) -> dict[int, JobRow]:
@@ -374,7 +372,7 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
 
     @abstractmethod
     async def list_jobs(
-        self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self, job_filter: results.JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
     ) -> list[JobRow]:
         """Return jobs below a position, newest first, without locking them."""
 
@@ -383,11 +381,11 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
         """Return the numbers of waiting jobs on these routes, in enqueue order, without locking them."""
 
     @abstractmethod
-    async def count_jobs(self, by: CountBy, tenant: str | None) -> dict[str, int]:
+    async def count_jobs(self, by: results.CountBy, tenant: str | None) -> dict[str, int]:
         """Return the number of jobs by one property."""
 
     @abstractmethod
-    async def tally_jobs(self, job_filter: JobFilter, now: Now) -> list[Tally]:
+    async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
         """Return the number of matching jobs by lane, kind and state, in order."""
 
     @abstractmethod
@@ -434,52 +432,6 @@ class StoreTransaction(ContentTransaction, ServiceTransaction):
     @abstractmethod
     async def forget_message_ids(self, before_ms: int, limit: int) -> int:
         """Delete message ids whose entries were deleted before a time; return how many."""
-
-    # --- workers and health -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    async def write_worker(self, worker: WorkerInfo, now: Now) -> WorkerRequest | None:
-        """Store the self-reported status of one start of a worker; return what was requested of it."""
-
-    @abstractmethod
-    async def request_worker(self, worker: str, requested: WorkerRequest) -> None:
-        """Request every start of a worker to drain or stop; a request to stop is not replaced."""
-
-    @abstractmethod
-    async def workers_of_name(self, worker: str) -> list[WorkerInfo]:
-        """Return every start of a worker, with the number of jobs each holds."""
-
-    @abstractmethod
-    async def delete_worker(self, worker: str, incarnation: str) -> None:
-        """Delete the row of one start of a worker."""
-
-    @abstractmethod
-    async def forget_workers(self, before_ms: int, limit: int) -> None:
-        """Delete workers that have not reported since a time."""
-
-    @abstractmethod
-    async def newest_workers(self, limit: int) -> list[WorkerInfo]:
-        """Return the workers that reported last, with the number of jobs each holds."""
-
-    @abstractmethod
-    async def ready_counts(self, maximum: int) -> list[tuple[str, str, str, int]]:
-        """Return lane, kind, requirements and the number of ready jobs, counted up to *maximum*, of each route."""
-
-    @abstractmethod
-    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
-        """Return lane, kind and due time of the first jobs of each route."""
-
-    @abstractmethod
-    async def unfinished_counts(self, now: Now, maximum: int) -> tuple[int, int, int, int, int]:
-        """Return how many jobs are scheduled, blocked, running, expired and suspect, each counted up to *maximum*."""
-
-    @abstractmethod
-    async def problem_counts(self, now: Now) -> tuple[int, int, int]:
-        """Return how many leases have expired, how many jobs are suspect, and how many are due but not ready."""
-
-    @abstractmethod
-    async def health(self) -> list[Finding]:
-        """Return the engine's findings about its own health."""
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 

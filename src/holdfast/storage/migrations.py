@@ -1,13 +1,11 @@
 """Numbered migrations with checksums: those an engine knows, and those a schema still lacks."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.domain.errors import SchemaMismatch
+from holdfast.domain import errors
 from holdfast.version import __version__
 
 
@@ -44,15 +42,22 @@ def missing(
     """
     for migration in known:
         if applied.get(migration.number, migration.checksum) != migration.checksum:
-            raise SchemaMismatch(
+            raise errors.SchemaMismatch(
                 f"migration {migration.name} was applied in a different form than this code contains;"
                 " the schema was created by a modified or unreleased version"
             )
     if applied and _parts(lowest := code_version_min()) > _parts(__version__):
-        raise SchemaMismatch(
+        raise errors.SchemaMismatch(
             f"this database needs Holdfast {lowest} or later, and this is {__version__}; upgrade the package"
         )
     return [migration for migration in known if migration.number not in applied]
+
+
+def not_migrated(pending: Sequence[Migration], schema: str) -> errors.SchemaMismatch:
+    """Return the error for a *schema* that lacks the *pending* migrations and may not be migrated now."""
+    if pending[0].number == 1:
+        return errors.SchemaMismatch(f"this database has no {schema}; `holdfast migrate` creates it")
+    return errors.SchemaMismatch(f"the {schema} of this database lacks {pending[0].name}; run `holdfast migrate`")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -1,13 +1,13 @@
 """Notifications within one process: listeners of a topic are woken by every committed notification on it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Iterable
 from typing import Final, Protocol
+
+POLL_SECONDS: Final = 1.0
 
 
 class Listener(Protocol):
@@ -25,6 +25,11 @@ class Notifier:
         self._lock = threading.Lock()
         self.listeners: dict[str, set[Listener]] = {}
         """The listeners of each topic that has any."""
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often a worker looks itself, in case a notification was lost."""
+        return POLL_SECONDS
 
     def add(self, topic: str, listener: Listener) -> None:
         """Notify *listener* of *topic* from now on."""

@@ -1,7 +1,5 @@
 """Load named queries: one file per topic, each query with a `-- name:` line and a line of purpose."""
 
-from __future__ import annotations
-
 import importlib.resources
 import re
 from collections.abc import Iterable

@@ -14,13 +14,11 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.retry import RetryPolicy
-from holdfast.storage.cancellation import retrieve
+from holdfast.domain import errors
+from holdfast.domain.backoff import RetryPolicy
+from holdfast.storage import cancellation, randomness, store
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
-from holdfast.storage.randomness import RANDOM
-from holdfast.storage.store import AsyncTarget, Operation, PlainForm, SyncTarget
 
 T = TypeVar("T")
 
@@ -57,7 +55,7 @@ class WithdrawnError(Exception):
 class UndoableWrite(Generic[T]):
     """One write, whether it has begun, and its result, even if the caller never receives it."""
 
-    def __init__(self, operation: Operation[T], undo: Undo[T]) -> None:
+    def __init__(self, operation: store.Operation[T], undo: Undo[T]) -> None:
         self._operation = operation
         self._undo = undo
         self._decision: dict[str, bool] = {}
@@ -86,19 +84,26 @@ class UndoableWrite(Generic[T]):
 
     # --- sync ------------------------------------------------------------------------------------------------------
 
-    def abandon(self, target: SyncTarget) -> None:
+    def abandon(self, target: store.SyncTarget) -> None:
         """Withdraw or undo the write for a caller that was interrupted."""
         if self._withdraw():
             return
         try:
             target.write(self._run_undo)
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             _log_failure(error)
 
     # --- async -----------------------------------------------------------------------------------------------------
 
-    async def run_async(self, target: AsyncTarget) -> T:
+    async def run_async(self, target: store.AsyncTarget) -> T:
         """Run the write and return its result; if the task is cancelled, withdraw or undo it."""
+        if target.writes_in_order:
+            # The undo is a later write, which sees the result of this one: no task of its own has to wait for it.
+            try:
+                return await target.write_async(self.run)
+            except asyncio.CancelledError:
+                await self._abandon_async(None, target)
+                raise
         running = asyncio.ensure_future(target.write_async(self.run))
         try:
             return await asyncio.shield(running)
@@ -106,9 +111,10 @@ class UndoableWrite(Generic[T]):
             await self._abandon_async(running, target)
             raise
 
-    async def _abandon_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
+    async def _abandon_async(self, running: asyncio.Future[T] | None, target: store.AsyncTarget) -> None:
         if self._withdraw():
-            running.add_done_callback(retrieve)
+            if running is not None:
+                running.add_done_callback(cancellation.retrieve)
             return
         undoing = asyncio.create_task(self._undo_async(running, target))
         _in_background.add(undoing)
@@ -117,25 +123,26 @@ class UndoableWrite(Generic[T]):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([undoing], timeout=_WAIT_SECONDS)
 
-    async def _undo_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
-        if not running.done():
-            await asyncio.wait([running])
-        retrieve(running)
-        if not any(self._results):
-            return
+    async def _undo_async(self, running: asyncio.Future[T] | None, target: store.AsyncTarget) -> None:
+        if running is not None:
+            if not running.done():
+                await asyncio.wait([running])
+            cancellation.retrieve(running)
+            if not any(self._results):
+                return
         for failures in count(1):
             try:
                 await target.write_async(self._run_undo)
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 if not _UNDO_RETRIES.repeats(error, failures):
                     _log_failure(error)
                     return
-                await asyncio.sleep(_UNDO_RETRIES.pause_seconds(failures, RANDOM.random()))
+                await asyncio.sleep(_UNDO_RETRIES.pause_seconds(failures, randomness.RANDOM.random()))
             else:
                 return
 
 
-def _log_failure(error: HoldfastError) -> None:
+def _log_failure(error: errors.HoldfastError) -> None:
     log.warning("a cancelled claim could not be released and will expire: %s", error)
 
 
@@ -148,7 +155,7 @@ Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, 
 class SyncRunner:
     """Runs transactions in the caller's thread."""
 
-    def __init__(self, target: SyncTarget) -> None:
+    def __init__(self, target: store.SyncTarget) -> None:
         self._target = target
         self._translate = target.translate
         self.joined = target.joined
@@ -165,14 +172,6 @@ class SyncRunner:
         if self._translate is not None:
             function = self._translate(function)
         return self._target.write(lambda tx: function(tx, *args, **kwargs))
-
-    def write_plain(
-        self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what `write` does, in the plain form if there is one."""
-        if self._translate is not None:
-            function = self._translate(function)
-        return self._target.write(lambda tx: function(tx, *args, **kwargs), plain)
 
     def leasing(self) -> SyncLeasing:
         """Return a context for a call that leases; if the call is interrupted, its leases are released."""
@@ -193,7 +192,7 @@ class SyncRunner:
 class AsyncRunner:
     """Runs transactions without blocking the event loop."""
 
-    def __init__(self, target: AsyncTarget) -> None:
+    def __init__(self, target: store.AsyncTarget) -> None:
         self._target = target
         self._translate = target.translate
         self.joined = target.joined
@@ -210,14 +209,6 @@ class AsyncRunner:
         if self._translate is not None:
             function = self._translate(function)
         return await self._target.write_async(lambda tx: function(tx, *args, **kwargs))
-
-    async def write_plain(
-        self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what `write` does, in the plain form if there is one."""
-        if self._translate is not None:
-            function = self._translate(function)
-        return await self._target.write_async(lambda tx: function(tx, *args, **kwargs), plain)
 
     def leasing(self) -> AsyncLeasing:
         """Return a context for a call that leases; if its task is cancelled, its leases are released."""
@@ -238,7 +229,7 @@ class AsyncRunner:
 class SyncLeasing:
     """The leases of one sync call: an exception such as `KeyboardInterrupt` in its block releases the newest."""
 
-    def __init__(self, target: SyncTarget) -> None:
+    def __init__(self, target: store.SyncTarget) -> None:
         self._target = target
         self._newest: UndoableWrite[Any] | None = None
 
@@ -257,14 +248,14 @@ class SyncLeasing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, HoldfastError) and self._newest is not None:
+        if error is not None and not isinstance(error, errors.HoldfastError) and self._newest is not None:
             self._newest.abandon(self._target)
 
 
 class AsyncLeasing:
     """The leases of one async call: a cancellation releases what it has leased."""
 
-    def __init__(self, target: AsyncTarget) -> None:
+    def __init__(self, target: store.AsyncTarget) -> None:
         self._target = target
 
     async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -4,18 +4,13 @@ No query scans. Per level (listed kind, priority) it seeks the next fair_keys, t
 of seeks depends on routes, fair_keys and the limit, never on the number of waiting jobs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from holdfast.domain.claim_order import Preference, ReadyCandidate, choose, fair_order_key, level_of
-from holdfast.domain.claims import ClaimRequest
-from holdfast.domain.routing import Route
+from holdfast.domain import claim_order, claims, routing
+from holdfast.storage import query_names, sql_queries
 from holdfast.storage.contract import ReadyJobs
-from holdfast.storage.query_names import QueryName
-from holdfast.storage.sql_queries import Row, job_rows
 from holdfast.storage.sql_transaction import SqlTransaction
 
 # How many other affinities a claim looks at when the time of its own has expired.
@@ -28,7 +23,7 @@ Prefix: TypeAlias = tuple[Any, ...]
 class SkippedJobs(Protocol):
     """The jobs that an engine skips when it seeks ready jobs, as additional values for its statements."""
 
-    def for_top(self, routes: Sequence[Route]) -> dict[str, Any]:
+    def for_top(self, routes: Sequence[routing.Route]) -> dict[str, Any]:
         """Return the values for seeking the first level."""
         ...
 
@@ -44,7 +39,7 @@ class SkippedJobs(Protocol):
 class Level(NamedTuple):
     """The jobs that come first by listed kind and priority."""
 
-    request: ClaimRequest
+    request: claims.ClaimRequest
     listed: int
     priority: int
     routes: list[int]
@@ -69,12 +64,12 @@ class _FairPosition(NamedTuple):
 class ReadyOffer(NamedTuple):
     """Candidate jobs, and the streams that have more of them."""
 
-    heads: list[ReadyCandidate]
+    heads: list[claim_order.ReadyCandidate]
     unfinished: set[Prefix]
     fair_position: _FairPosition
 
 
-def is_one_stream(level: Level, preference: Preference) -> bool:
+def is_one_stream(level: Level, preference: claim_order.Preference) -> bool:
     """Return whether the level is a single stream, with nothing to choose: one route, one fair_key."""
     return (
         len(level.routes) == 1
@@ -84,35 +79,47 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
     )
 
 
-async def select_stream(tx: SqlTransaction, level: Level, preference: Preference, limit: int) -> ReadyJobs:
+async def select_stream(
+    tx: SqlTransaction, level: Level, preference: claim_order.Preference, limit: int
+) -> ReadyJobs:
     """Select the first jobs of a level that is a single stream."""
     [route] = level.routes
     scope = scope_of(level, preference)
     last_fair_key = await tx.last_fair_key(scope)
     values = {"route": route, "priority": level.priority, "fair_key": level.only_fair_key, "limit": limit}
     rows = await tx.query("ready_stream", values)
-    jobs = sorted(job_rows(rows), key=lambda job: (job.due_at_ms, job.seq))
+    jobs = sorted(sql_queries.job_rows(rows), key=lambda job: (job.due_at_ms, job.seq))
     return ReadyJobs(jobs, scope, last_fair_key)
 
 
-def scope_of(level: Level, preference: Preference) -> str:
+def scope_of(level: Level, preference: claim_order.Preference) -> str:
     """Return the scope in which the tenants of a level alternate, if no affinity is preferred."""
     rank = preference.rank(None) if level.plain else 1
     return level.request.fair_scope(level.listed, level.priority, preference, rank)
 
 
-def choose_from(offer: ReadyOffer, limit: int, preference: Preference) -> list[ReadyCandidate]:
+def choose_from(
+    offer: ReadyOffer, limit: int, preference: claim_order.Preference
+) -> list[claim_order.ReadyCandidate]:
     """Return up to *limit* jobs of the offer, in claim order."""
     last_fair_key = offer.fair_position.last_fair_key
-    fair_keys = {} if last_fair_key is None else {level_of(head, preference): last_fair_key for head in offer.heads}
-    return choose(offer.heads, limit, preference, fair_keys, offer.unfinished)
+    fair_keys = (
+        {}
+        if last_fair_key is None
+        else {claim_order.level_of(head, preference): last_fair_key for head in offer.heads}
+    )
+    return claim_order.choose(offer.heads, limit, preference, fair_keys, offer.unfinished)
 
 
 # --- the level -----------------------------------------------------------------------------------------------------
 
 
 async def first_level(
-    tx: SqlTransaction, request: ClaimRequest, routes: list[Route], limit: int, skip: SkippedJobs | None = None
+    tx: SqlTransaction,
+    request: claims.ClaimRequest,
+    routes: list[routing.Route],
+    limit: int,
+    skip: SkippedJobs | None = None,
 ) -> Level | None:
     """Return the first level that has any ready job on these routes, skipping *skip*."""
     skip_values = {} if skip is None else skip.for_top(routes)
@@ -138,9 +145,9 @@ async def first_level(
     )
 
 
-async def _tops(tx: SqlTransaction, request: ClaimRequest, values: dict[str, Any]) -> list[Row]:
+async def _tops(tx: SqlTransaction, request: claims.ClaimRequest, values: dict[str, Any]) -> list[sql_queries.Row]:
     if request.tenant is None:
-        rows: list[Row] = await tx.query("ready_tops", values)
+        rows: list[sql_queries.Row] = await tx.query("ready_tops", values)
         return rows
     # A lane may be fair, strict, or changing from one to the other, so both are looked at.
     values["tenant"] = request.tenant
@@ -157,7 +164,7 @@ def _skip_values(level: Level) -> dict[str, Any]:
 # --- candidates ----------------------------------------------------------------------------------------------------
 
 
-async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> ReadyOffer:
+async def offer_of(tx: SqlTransaction, level: Level, preference: claim_order.Preference) -> ReadyOffer:
     """Return enough candidates of the level: those of the better affinity rank if there are any."""
     if preference.affinities and level.with_affinity:
         preferred = await _fair_position(tx, level, preference, 0)
@@ -172,7 +179,9 @@ async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> 
     return await _heads(tx, level, level.routes, fair_position)
 
 
-async def _fair_position(tx: SqlTransaction, level: Level, preference: Preference, rank: int) -> _FairPosition:
+async def _fair_position(
+    tx: SqlTransaction, level: Level, preference: claim_order.Preference, rank: int
+) -> _FairPosition:
     if level.request.tenant is not None:
         return _FairPosition(None, None)
     scope = level.request.fair_scope(level.listed, level.priority, preference, rank)
@@ -180,11 +189,11 @@ async def _fair_position(tx: SqlTransaction, level: Level, preference: Preferenc
 
 
 async def _other_affinities(
-    tx: SqlTransaction, level: Level, preference: Preference, fair_position: _FairPosition
+    tx: SqlTransaction, level: Level, preference: claim_order.Preference, fair_position: _FairPosition
 ) -> ReadyOffer:
     """Return jobs with another affinity or none, for a worker whose preference for its own has expired."""
     first = await _heads(tx, level, level.routes, fair_position)
-    heads = choose_from(first, 1, Preference())
+    heads = choose_from(first, 1, claim_order.Preference())
     if not heads or (head := heads[0]).affinity not in preference.affinities:
         return first
     values = {
@@ -230,7 +239,7 @@ async def _heads_beside(
 async def _fetch(
     tx: SqlTransaction,
     level: Level,
-    statement: QueryName,
+    statement: query_names.QueryName,
     prefixes: Sequence[Prefix],
     fair_position: _FairPosition,
 ) -> ReadyOffer:
@@ -258,11 +267,11 @@ async def _fetch(
     return ReadyOffer(heads, {prefix for prefix in prefixes if counted[prefix] >= window}, fair_position)
 
 
-def _candidate(level: Level, row: Row, width: int) -> ReadyCandidate:
+def _candidate(level: Level, row: sql_queries.Row, width: int) -> claim_order.ReadyCandidate:
     seq, route, affinity, fair_key, due_at_ms = row
     # A claim for one tenant ignores fair_keys: jobs of a strict lane must not always come first.
     key = fair_key if level.request.tenant is None else ""
-    return ReadyCandidate(
+    return claim_order.ReadyCandidate(
         level.listed, level.priority, affinity, key, due_at_ms, seq, (route, fair_key, affinity)[:width]
     )
 
@@ -302,7 +311,8 @@ def _within_reach(prefixes: Iterable[Prefix], level: Level, fair_position: _Fair
     """Return the prefixes of the fair_keys that the limit can reach."""
     found = list(dict.fromkeys(prefixes))
     fair_keys = sorted(
-        {prefix[1] for prefix in found}, key=lambda name: fair_order_key(name, fair_position.last_fair_key)
+        {prefix[1] for prefix in found},
+        key=lambda name: claim_order.fair_order_key(name, fair_position.last_fair_key),
     )
     reachable = set(fair_keys[: level.limit])
     return [prefix for prefix in found if prefix[1] in reachable]

@@ -1,16 +1,11 @@
 """Output streams, artifacts and uploads by named queries."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 
-from holdfast.domain import limits
+from holdfast.domain import clock, limits, output, validation
 from holdfast.domain.artifacts import ArtifactRow, UploadRow
-from holdfast.domain.clock import Now
 from holdfast.domain.job import JobRow
-from holdfast.domain.output import NewChunk, OutputChunk, StreamEnd
-from holdfast.domain.validation import datetime_of
 from holdfast.storage.content import OutputJob
 from holdfast.storage.sql_queries import SqlQueries
 
@@ -25,19 +20,19 @@ class SqlContent(SqlQueries):
         rows = await self.query("output_job", {"id": job_id})
         return OutputJob._make(rows[0]) if rows else None
 
-    async def output_after(self, seq: int, after: int, limit: int) -> list[OutputChunk]:
+    async def output_after(self, seq: int, after: int, limit: int) -> list[output.OutputChunk]:
         """Return chunks of a job's output after a number."""
         rows = await self.query("output_after", {"seq": seq, "after": after, "limit": limit})
         return [
-            OutputChunk(number, attempt, epoch, datetime_of(at_ms), text)
+            output.OutputChunk(number, attempt, epoch, validation.datetime_of(at_ms), text)
             for number, attempt, epoch, at_ms, text in rows
         ]
 
-    async def output_ends(self, seqs: Sequence[int]) -> dict[int, StreamEnd]:
+    async def output_ends(self, seqs: Sequence[int]) -> dict[int, output.StreamEnd]:
         """Return the last chunk of each job that has output."""
-        return {seq: StreamEnd(*end) for seq, *end in await self.query("output_ends", {"seqs": list(seqs)})}
+        return {seq: output.StreamEnd(*end) for seq, *end in await self.query("output_ends", {"seqs": list(seqs)})}
 
-    async def append_output(self, chunks: Sequence[tuple[JobRow, NewChunk]], now: Now) -> None:
+    async def append_output(self, chunks: Sequence[tuple[JobRow, output.NewChunk]], now: clock.Now) -> None:
         """Store chunks."""
         rows = [
             (job.seq, chunk.number, job.epoch, job.attempt, chunk.part, chunk.size, now.wall_ms, chunk.text)
@@ -112,7 +107,7 @@ class SqlContent(SqlQueries):
         """Let uploads expire at a time."""
         await self._change("uploads_expire", {"uploads": list(upload_ids), "expires_at_ms": at_ms}, len(upload_ids))
 
-    async def expired_uploads(self, now: Now, limit: int) -> list[tuple[str, int]]:
+    async def expired_uploads(self, now: clock.Now, limit: int) -> list[tuple[str, int]]:
         """Return uploads that have expired."""
         rows = await self.query("uploads_expired", {"now": now.wall_ms, "limit": limit})
         return [(upload_id, size) for upload_id, size in rows]

@@ -1,33 +1,16 @@
 """How the SQL engines send named queries; the base of the parts of `SqlTransaction`."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
 from typing import Any, Final, TypeAlias, cast
 
-from holdfast.domain import limits, strict_json
-from holdfast.domain.clock import Now
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain import clock, errors, limits, results, strict_json, validation
 from holdfast.domain.events import Event
 from holdfast.domain.job import JobRow, State
-from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.domain.sessions import Head, Session
-from holdfast.domain.validation import datetime_of
-from holdfast.storage.contract import (
-    EventPosition,
-    JobPosition,
-    LineRow,
-    MessageIdRow,
-    OvertakenError,
-    SessionFront,
-    SessionName,
-    StoreTransaction,
-    cursor_of,
-)
-from holdfast.storage.query_names import QueryName
+from holdfast.storage import contract, query_names
 
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = list[Row]
@@ -41,14 +24,14 @@ def job_rows(rows: Rows) -> list[JobRow]:
     return [JobRow._make(row[:_WIDTH]) for row in rows]
 
 
-class SqlQueries(StoreTransaction):
+class SqlQueries(contract.StoreTransaction):
     """A transaction that runs named queries."""
 
     __slots__ = ()
 
     @abstractmethod
     async def query(
-        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+        self, name: query_names.QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named query and return its rows, or one row with the number of rows it changed.
 
@@ -56,21 +39,21 @@ class SqlQueries(StoreTransaction):
         row of values.
         """
 
-    async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[JobRow]:
+    async def _jobs(self, name: query_names.QueryName, values: Mapping[str, Any]) -> list[JobRow]:
         return job_rows(await self.query(name, values))
 
-    async def _change(self, name: QueryName, values: Mapping[str, Any], expected: int) -> None:
+    async def _change(self, name: query_names.QueryName, values: Mapping[str, Any], expected: int) -> None:
         """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
         [[changed]] = await self.query(name, values)
         if changed != expected:
-            raise OvertakenError(f"{name} changed {changed} of {expected} rows")
+            raise contract.OvertakenError(f"{name} changed {changed} of {expected} rows")
 
-    async def _change_rows(self, name: QueryName, rows: Sequence[Row]) -> None:
+    async def _change_rows(self, name: query_names.QueryName, rows: Sequence[Row]) -> None:
         """Run one query for each row of values; raise `OvertakenError` unless each changed exactly one row."""
         if rows:
             [[changed]] = await self.query(name, many=rows)
             if changed != len(rows):
-                raise OvertakenError(f"{name} changed {changed} of {len(rows)} rows")
+                raise contract.OvertakenError(f"{name} changed {changed} of {len(rows)} rows")
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """Roll back the block's writes if it raises a `HoldfastError`; any other error rolls back the transaction."""
@@ -81,7 +64,7 @@ class SqlQueries(StoreTransaction):
         await self.query("savepoint")
         try:
             yield
-        except HoldfastError:
+        except errors.HoldfastError:
             await self.query("savepoint_undo")
             await self.query("savepoint_keep")
             raise
@@ -89,7 +72,7 @@ class SqlQueries(StoreTransaction):
 
 
 _EVENT_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")
-_WORKER_FIELDS: Final = tuple(field.name for field in fields(WorkerInfo))
+_WORKER_FIELDS: Final = tuple(field.name for field in fields(results.WorkerInfo))
 _WORKER_LISTS: Final = ("lanes", "kinds", "capabilities", "loaded")
 _WORKER_TIMES: Final = ("started_at", "beat_at")
 
@@ -99,24 +82,26 @@ class SqlRecords(SqlQueries):
 
     __slots__ = ()
 
-    async def event_horizon(self) -> EventPosition:
+    async def event_horizon(self) -> contract.EventPosition:
         """Return the position up to which events were pruned."""
         [[transaction, number]] = await self.query("event_horizon")
         return transaction, number
 
-    async def events_after(self, position: EventPosition, limit: int) -> list[tuple[EventPosition, Event]]:
+    async def events_after(
+        self, position: contract.EventPosition, limit: int
+    ) -> list[tuple[contract.EventPosition, Event]]:
         """Return events after a position."""
         rows = await self.query("events_after", {**_at(position), "limit": limit})
         return [((row[0], row[1]), _event(row)) for row in rows]
 
-    async def events_held_back(self, position: EventPosition) -> bool:
+    async def events_held_back(self, position: contract.EventPosition) -> bool:
         """Return whether an open transaction holds events back."""
         [[held_back]] = await self.query("events_held_back", _at(position))
         return bool(held_back)
 
     async def delete_finished(
-        self, state: State, after: JobPosition, before_ms: int, now: Now, limit: int
-    ) -> tuple[int, JobPosition]:
+        self, state: State, after: contract.JobPosition, before_ms: int, now: clock.Now, limit: int
+    ) -> tuple[int, contract.JobPosition]:
         """Delete finished jobs with all their data."""
         values = {"state": state, "finished_after": after[0], "after": after[1], "before": before_ms, "limit": limit}
         found = await self._limit_output(await self.query("jobs_to_prune", values))
@@ -124,9 +109,12 @@ class SqlRecords(SqlQueries):
         if seqs:
             await self.query("outputs_delete", {"seqs": seqs})
             await self.query("message_ids_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("kept_keys_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
             await self.query("uploads_of_jobs_expire", {"seqs": seqs, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
+            await self.query("tags_delete", {"seqs": seqs})
+            await self.query("edges_delete", {"seqs": seqs})
             await self._delete_jobs(seqs)
             after = (found[-1][0], found[-1][1])
         return len(seqs), after
@@ -147,17 +135,19 @@ class SqlRecords(SqlQueries):
                 return found[:index]
         return found
 
-    async def count_old_events(self, horizon: EventPosition, before_ms: int) -> tuple[int, bool]:
+    async def count_old_events(self, horizon: contract.EventPosition, before_ms: int) -> tuple[int, bool]:
         """Return the number of old events after the horizon, and whether a newer event follows."""
         [[count, newer_follows]] = await self.query("events_aged", {**_at(horizon), "before": before_ms})
         return int(count), bool(newer_follows)
 
-    async def oldest_events(self, horizon: EventPosition, limit: int) -> list[tuple[EventPosition, int]]:
+    async def oldest_events(
+        self, horizon: contract.EventPosition, limit: int
+    ) -> list[tuple[contract.EventPosition, int]]:
         """Return the positions and timestamps of the first events after the horizon."""
         rows = await self.query("events_head", {**_at(horizon), "limit": limit})
         return [((transaction, number), at_ms) for transaction, number, at_ms in rows]
 
-    async def delete_events(self, horizon: EventPosition, events: Sequence[EventPosition]) -> None:
+    async def delete_events(self, horizon: contract.EventPosition, events: Sequence[contract.EventPosition]) -> None:
         """Delete the first events after the horizon and move the horizon to the last of them."""
         after = {"after_transaction": horizon[0], "after_event": horizon[1], "limit": len(events)}
         await self.query("events_delete", {**after, **_at(events[-1])})
@@ -168,7 +158,7 @@ class SqlRecords(SqlQueries):
         [[deleted]] = await self.query("message_ids_delete", {"before": before_ms, "limit": limit})
         return int(deleted)
 
-    async def write_worker(self, worker: WorkerInfo, now: Now) -> WorkerRequest | None:
+    async def write_worker(self, worker: results.WorkerInfo, now: clock.Now) -> results.WorkerRequest | None:
         """Store the self-reported status of one start of a worker; return what was requested of it."""
         values = {
             "worker": worker.worker,
@@ -184,13 +174,13 @@ class SqlRecords(SqlQueries):
             "now": now.wall_ms,
         }
         [[requested]] = await self.query("worker_write", values)
-        return cast("WorkerRequest | None", requested)
+        return cast("results.WorkerRequest | None", requested)
 
-    async def request_worker(self, worker: str, requested: WorkerRequest) -> None:
+    async def request_worker(self, worker: str, requested: results.WorkerRequest) -> None:
         """Request every start of a worker to drain or stop; a request to stop is not replaced."""
         await self.query("worker_request", {"worker": worker, "requested": requested})
 
-    async def workers_of_name(self, worker: str) -> list[WorkerInfo]:
+    async def workers_of_name(self, worker: str) -> list[results.WorkerInfo]:
         """Return every start of a worker."""
         return [_worker(row) for row in await self.query("workers_of_name", {"worker": worker})]
 
@@ -202,7 +192,7 @@ class SqlRecords(SqlQueries):
         """Delete workers that have not reported since a time."""
         await self.query("workers_delete", {"before": before_ms, "limit": limit})
 
-    async def newest_workers(self, limit: int) -> list[WorkerInfo]:
+    async def newest_workers(self, limit: int) -> list[results.WorkerInfo]:
         """Return the workers that reported last."""
         return [_worker(row) for row in await self.query("workers_newest", {"limit": limit})]
 
@@ -216,21 +206,21 @@ class SqlRecords(SqlQueries):
         rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
-    async def unfinished_counts(self, now: Now, maximum: int) -> tuple[int, int, int, int, int]:
+    async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, int, int, int, int]:
         """Return how many jobs are scheduled, blocked, running, expired and suspect."""
         [[scheduled, blocked, running, expired, suspect]] = await self.query(
             "backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum}
         )
         return scheduled, blocked, running, expired, suspect
 
-    async def problem_counts(self, now: Now) -> tuple[int, int, int]:
+    async def problem_counts(self, now: clock.Now) -> tuple[int, int, int]:
         """Return how many leases have expired, jobs are suspect, and are due but not ready."""
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
         [[expired, suspect, due]] = await self.query("report_problems", values)
         return expired, suspect, due
 
 
-def _at(position: EventPosition) -> dict[str, int]:
+def _at(position: contract.EventPosition) -> dict[str, int]:
     return {"transaction": position[0], "event": position[1]}
 
 
@@ -238,15 +228,15 @@ def _event(row: Row) -> Event:
     name, at_ms, job_id, number, kind, lane, tenant, tags_json = row[2 : -len(_EVENT_DETAILS)]
     given = zip(_EVENT_DETAILS, row[-len(_EVENT_DETAILS) :], strict=True)
     details = {detail: value for detail, value in given if value is not None}
-    cursor, tags = cursor_of((row[0], row[1])), strict_json.decode(tags_json)
-    return Event(cursor, name, datetime_of(at_ms), job_id, number, kind, lane, tenant, tags, details)
+    cursor, tags = contract.cursor_of((row[0], row[1])), strict_json.decode(tags_json)
+    return Event(cursor, name, validation.datetime_of(at_ms), job_id, number, kind, lane, tenant, tags, details)
 
 
-def _worker(row: Row) -> WorkerInfo:
+def _worker(row: Row) -> results.WorkerInfo:
     values = dict(zip(_WORKER_FIELDS, row, strict=True))
     values |= {name: tuple(strict_json.decode(values[name])) for name in _WORKER_LISTS}
-    values |= {name: datetime_of(values[name]) for name in _WORKER_TIMES}
-    return WorkerInfo(**values)
+    values |= {name: validation.datetime_of(values[name]) for name in _WORKER_TIMES}
+    return results.WorkerInfo(**values)
 
 
 class SqlSessions(SqlQueries):
@@ -264,14 +254,14 @@ class SqlSessions(SqlQueries):
         rows = await self.query("session_by_name", {"tenant": tenant, "name": name})
         return Session._make(rows[0]) if rows else None
 
-    async def sessions_page(self, tenant: str | None, after: SessionName, limit: int) -> list[Session]:
+    async def sessions_page(self, tenant: str | None, after: contract.SessionName, limit: int) -> list[Session]:
         """Return sessions after one."""
         position = {"tenant": after[0], "name": after[1], "limit": limit}
         if tenant is None:
             return _sessions(await self.query("sessions_page", position))
         return _sessions(await self.query("sessions_page_of_tenant", {**position, "tenant": tenant}))
 
-    async def sessions_by_name(self, names: Collection[SessionName]) -> list[Session]:
+    async def sessions_by_name(self, names: Collection[contract.SessionName]) -> list[Session]:
         """Return these sessions."""
         return _sessions(await self.query("sessions_by_name", {"names": [list(name) for name in names]}))
 
@@ -292,15 +282,18 @@ class SqlSessions(SqlQueries):
         rows = await self.query("session_first_ready", {"numbers": list(numbers)})
         return Session._make(rows[0]) if rows else None
 
-    async def session_line(self, session: int, after: int, limit: int) -> list[LineRow]:
+    async def session_line(self, session: int, after: int, limit: int) -> list[contract.LineRow]:
         """Return entries of a session's line."""
         rows = await self.query("session_entries_in_order", {"session": session, "after": after, "limit": limit})
-        return [LineRow._make(row) for row in rows]
+        return [contract.LineRow._make(row) for row in rows]
 
-    async def session_fronts(self, sessions: Sequence[int]) -> dict[int, SessionFront]:
+    async def session_fronts(self, sessions: Sequence[int]) -> dict[int, contract.SessionFront]:
         """Return the front of each session."""
         rows = await self.query("session_first_entries", {"sessions": list(sessions)})
-        return {number: SessionFront(bool(running), LineRow._make(first)) for number, running, *first in rows}
+        return {
+            number: contract.SessionFront(bool(running), contract.LineRow._make(first))
+            for number, running, *first in rows
+        }
 
     async def session_running(self, session: int) -> list[JobRow]:
         """Return the running entries of a session."""
@@ -315,11 +308,11 @@ class SqlSessions(SqlQueries):
         values = {"session": session, "after": after, "limit": limit}
         return [seq for (seq,) in await self.query("session_entries_waiting", values)]
 
-    async def session_due(self, session: int, now: Now, limit: int) -> list[JobRow]:
+    async def session_due(self, session: int, now: clock.Now, limit: int) -> list[JobRow]:
         """Return the scheduled entries of a session that have become due."""
         return await self._jobs("session_due", {"session": session, "now": now.wall_ms, "limit": limit})
 
-    async def session_expired(self, session: int, now: Now, limit: int) -> list[JobRow]:
+    async def session_expired(self, session: int, now: clock.Now, limit: int) -> list[JobRow]:
         """Return the running entries of a session whose lease has expired."""
         return await self._jobs("session_expired", {"session": session, "now": now.lease_ms, "limit": limit})
 
@@ -327,7 +320,7 @@ class SqlSessions(SqlQueries):
         """Lock the unlocked ones among these entries."""
         return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
 
-    async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
+    async def expired_sessions(self, now: clock.Now, limit: int) -> list[Session]:
         """Return sessions whose owner's lease has expired."""
         return _sessions(await self.query("sessions_expired", {"now": now.lease_ms, "limit": limit}))
 
@@ -381,10 +374,10 @@ class SqlSessions(SqlQueries):
         values = {"number": session.number, "fence": session.fence, "claim_id": session.claim_id}
         await self.query("session_claim_write", values)
 
-    async def message_ids_seen(self, session: int, message_ids: Sequence[str]) -> list[MessageIdRow]:
+    async def message_ids_seen(self, session: int, message_ids: Sequence[str]) -> list[contract.MessageIdRow]:
         """Return the stored records of these message ids of a session."""
         rows = await self.query("message_ids_seen", {"session": session, "message_ids": list(message_ids)})
-        return [MessageIdRow._make(row) for row in rows]
+        return [contract.MessageIdRow._make(row) for row in rows]
 
     async def jobs_seen(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return jobs without locking them."""

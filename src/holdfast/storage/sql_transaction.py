@@ -4,29 +4,27 @@ An engine defines how a query is sent, which columns of a job it writes, and ove
 differently.
 """
 
-from __future__ import annotations
-
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from holdfast.domain import limits, strict_json
+from holdfast.domain import limits, results, strict_json, transitions
 from holdfast.domain.claims import Claim, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
-from holdfast.domain.job import AttemptRow, JobRow, row_of
+from holdfast.domain.job import AttemptRow, Job, JobRow, deleted_row, job_of, row_of
 from holdfast.domain.kinds import KindRow, Publication
-from holdfast.domain.new_job import DedupeKey
-from holdfast.domain.results import CountBy, JobFilter, Tally
-from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
-from holdfast.domain.transitions import Transition, attempt_ended
+from holdfast.domain.new_job import SYSTEM_LANE, CheckedJob, DedupeKey, new_job
+from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_key_of
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_content import SqlContent
+from holdfast.storage.sql_flow import SqlFlow
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
+from holdfast.storage.sql_webhooks import SqlWebhooks
 
 _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
@@ -52,7 +50,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
+class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)
@@ -74,18 +72,28 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
             lanes = await self.query("routing_lanes")
             routes = await self.query("routing_routes")
             kinds = await self.query("routing_kinds")
+            [[edges]] = await self.query("edges_used")
             # Other threads may cache another version concurrently: use only the local variable.
             self._cache.newest = known = RoutingTable(
                 version,
                 (Lane(*row) for row in lanes),
                 (_route(*row) for row in routes),
                 (_kind(*row) for row in kinds),
+                has_edges=edges == "1",
             )
         return known
 
     async def lock_routing(self) -> None:
         """Exclusively lock the routing until this transaction commits."""
         await self.query("routing_lock")
+
+    async def use_edges(self) -> None:
+        """Record that the store has dependencies."""
+        [[used]] = await self.query("edges_used")
+        if used != "1":
+            await self.lock_routing()
+            await self.query("edges_use")
+            await self._new_routing_version()
 
     async def _new_routing_version(self) -> None:
         # Random: a rolled-back version never occurs again.
@@ -146,6 +154,28 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
         return await self._routing_at(int(version)), seqs
 
+    async def insert_plain_jobs(
+        self, jobs: Sequence[CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now
+    ) -> list[Job]:
+        """Store new jobs."""
+        rows = []
+        for new, seq in zip(jobs, seqs, strict=True):
+            key, tenant = new.settings.route, new.settings.tenant
+            rows.append((routing.routes[key], new_job(new, seq, fair_key_of(routing.lane(key.lane), tenant), now)))
+        await self.insert_jobs(rows)
+        return [job_of(row) for _, row in rows]
+
+    async def _insert_tags(self, jobs: Iterable[tuple[int, str]]) -> None:
+        """Store the tags of new jobs, by number, for filters."""
+        if tagged := [(seq, tags_json) for seq, tags_json in jobs if tags_json != "{}"]:
+            await self.query("tags_insert", many=tagged)
+
+    async def _replace_tags(self, before: JobRow, job: JobRow) -> None:
+        """Store the changed tags of a job, before its row is written."""
+        if before.tags_json != job.tags_json:
+            await self.query("tags_delete", {"seqs": [job.seq]})
+            await self._insert_tags([(job.seq, job.tags_json)])
+
     async def lock_keys(self, locks: Sequence[int]) -> None:
         """Lock keys and ids by number."""
         await self.query("keys_lock", {"keys": list(locks)})
@@ -171,6 +201,30 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         tenant, dedupe_kind, dedupe_key = key
         jobs = await self._jobs(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
         return jobs[0] if jobs else None
+
+    async def kept_jobs(self, keys: Collection[DedupeKey], now: Now) -> dict[DedupeKey, JobRow]:
+        """Return the jobs that keep dedupe keys."""
+        rows = await self.query("kept_keys", {"matches": [list(key) for key in keys], "now": now.wall_ms})
+        jobs = {job.seq: job for job in await self.jobs_seen([row[3] for row in rows])} if rows else {}
+        return {row[:3]: jobs.get(row[3]) or _deleted_job(*row) for row in rows}
+
+    async def keep_keys(self, jobs: Sequence[tuple[Route, JobRow, int]]) -> None:
+        """Keep the dedupe keys of new jobs."""
+        rows = [
+            (job.tenant, job.dedupe_kind, job.dedupe_key, until_ms, job.seq, job.id, route.number, job.enqueued_at_ms)
+            for route, job, until_ms in jobs
+        ]
+        # In order, so that two calls with the same keys do not deadlock.
+        await self._change_rows("kept_key_write", sorted(rows))
+
+    async def delete_kept_keys(self, now: Now, limit: int) -> int:
+        """Delete dedupe keys whose period has passed."""
+        [[deleted]] = await self.query("kept_keys_delete", {"now": now.wall_ms, "limit": limit})
+        return int(deleted)
+
+    async def delete_unused_holders(self, now: Now) -> int:
+        """Return 0: only SQLite gives numbers to starts of workers."""
+        return 0
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
@@ -262,7 +316,7 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    async def apply(self, decided: Sequence[Transition], now: Now) -> None:
+    async def apply(self, decided: Sequence[transitions.Transition], now: Now) -> None:
         """Write decided transitions, their history and their events."""
         others = [transition for transition in decided if transition.event not in _FREQUENT]
         if len(others) < len(decided):
@@ -274,7 +328,7 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         await self.append_events(events, now)
 
     @abstractmethod
-    async def _write_others(self, decided: Sequence[Transition]) -> None:
+    async def _write_others(self, decided: Sequence[transitions.Transition]) -> None:
         """Write transitions other than claims and successes."""
 
     async def write_claims(self, jobs: Sequence[JobRow]) -> None:
@@ -283,7 +337,7 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         values = {"indexes": indexes, "counted": 0, **_lease({job.seq: job for job in jobs})}
         await self._write_claims(values, len(jobs))
 
-    async def _write_frequent(self, decided: Sequence[Transition]) -> None:
+    async def _write_frequent(self, decided: Sequence[transitions.Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
         The index in a claim and the result of a success differ by job; all other values are common to the call or,
@@ -312,10 +366,10 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
     async def _write_claims(self, values: Mapping[str, Any], expected: int) -> None:
         await self._change("job_claim", values, expected)
 
-    async def _write_attempts(self, decided: Sequence[Transition], now: Now) -> None:
+    async def _write_attempts(self, decided: Sequence[transitions.Transition], now: Now) -> None:
         stored, trimmed = [], []
         for transition in decided:
-            if attempt := attempt_ended(transition, now):
+            if attempt := transitions.attempt_ended(transition, now):
                 job = transition.after
                 stored.append((job.seq, job.lease_token, job.settle_digest, *attempt))
                 if attempt.epoch > limits.ATTEMPTS_KEPT:
@@ -399,31 +453,37 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
         return await self._jobs("jobs_by_seq", {"seqs": list(seqs)})
 
     async def list_jobs(
-        self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self, job_filter: results.JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
     ) -> list[JobRow]:
         """Return jobs below a position."""
         finished_before, seq_before = before
         values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
-        if job_filter.session is not None:
-            return await self._jobs("jobs_by_session", {**values, "session": job_filter.session})
+        session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
+        if session is not None:
+            return await self._jobs("jobs_by_session", {**values, "session": session, "root": root, "tags": tags})
+        if root is not None:
+            return await self._jobs("jobs_by_root", {**values, "root": root, "tags": tags})
+        if tags:
+            tag, value = tags.popitem()
+            return await self._jobs("jobs_by_tags", {**values, "tag": tag, "value": value, "tags": tags})
         if by_finish:
             del values["states"]
             state = {"state": job_filter.states[0], "finished_before": finished_before}
             return await self._jobs("jobs_by_finish", {**values, **state})
         return await self._jobs("jobs_by_order", values)
 
-    async def tally_jobs(self, job_filter: JobFilter, now: Now) -> list[Tally]:
+    async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
         """Return the number of matching jobs by lane, kind and state."""
-        return [Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(job_filter, now)))]
+        return [results.Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(job_filter, now)))]
 
     async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
         """Return the numbers of waiting jobs on these routes."""
         values = {"routes": list(routes), "after": after, "limit": limit}
         return [seq for (seq,) in await self.query("jobs_waiting_on_routes", values)]
 
-    async def count_jobs(self, by: CountBy, tenant: str | None) -> dict[str, int]:
+    async def count_jobs(self, by: results.CountBy, tenant: str | None) -> dict[str, int]:
         """Return the number of jobs by one property."""
-        return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant})))
+        return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant, "system_lane": SYSTEM_LANE})))
 
     async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job."""
@@ -431,9 +491,9 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess):
 
 
 # In the order of the columns of `claim_header`.
-_PASSES: Final[tuple[PassName, ...]] = ("schedules", "leases", "deadlines")
+_PASSES: Final[tuple[PassName, ...]] = ("schedules", "leases", "deadlines", "wakes")
 
-_COUNTS: Final[Mapping[CountBy, QueryName]] = {
+_COUNTS: Final[Mapping[results.CountBy, QueryName]] = {
     "state": "counts_by_state",
     "kind": "counts_by_kind",
     "lane": "counts_by_lane",
@@ -455,6 +515,13 @@ def _kind(
     return KindRow(name, publication, *times)
 
 
+def _deleted_job(tenant: str, dedupe_kind: str, dedupe_key: str, *rest: Any) -> JobRow:
+    """Return a deleted job as its kept key describes it."""
+    names = ("seq", "id", "state", "kind", "lane", "requires_json", "enqueued_at_ms", "finished_at_ms")
+    known = dict(zip(names, rest, strict=True))
+    return deleted_row(tenant=tenant, dedupe_kind=dedupe_kind, dedupe_key=dedupe_key, **known)
+
+
 def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
     """Return the values common to all jobs of one claim."""
     one = next(iter(jobs.values()))
@@ -469,12 +536,14 @@ def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
     }
 
 
-def _conditions(job_filter: JobFilter, now: Now) -> dict[str, Any]:
+def _conditions(job_filter: results.JobFilter, now: Now) -> dict[str, Any]:
     """Return the values that list and count queries bind for *job_filter*."""
     return {
         "states": list(job_filter.states) or None,
         "kind": job_filter.kind,
         "lane": job_filter.lane,
+        # Deliveries of webhooks are listed only if their lane is named.
+        "system_lane": SYSTEM_LANE,
         "tenant": job_filter.tenant,
         "failure_class": job_filter.failure_class,
         "aged_before": None if job_filter.age_ms is None else now.wall_ms - job_filter.age_ms,

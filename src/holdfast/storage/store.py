@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from holdfast.domain.new_job import CheckedJob
+from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
-from holdfast.storage.notifications import Notifier
-from holdfast.storage.query_names import QueryName
-from holdfast.storage.sql_queries import Rows
 
 T = TypeVar("T")
 
 Operation: TypeAlias = Callable[[StoreTransaction], Coroutine[Any, Any, T]]
 """A store operation with its arguments bound; it can be run again."""
-
-
-class PlainForm(NamedTuple):
-    """A whole write transaction as one statement, for an engine where each query costs a round trip."""
-
-    name: QueryName
-    values: Mapping[str, Any]
-    finish: Callable[[Rows], Any]
-    """Return the result for the rows of the statement; None if it did nothing and the operation must run."""
-    again: Operation[Any]
-    """The operation to run instead if it is unknown whether the statement was committed."""
-    topics: Sequence[str]
-    """The topics to notify."""
 
 
 Translate: TypeAlias = Callable[[Any], Any]
@@ -44,7 +28,7 @@ class SyncTarget(Protocol):
         ...
 
     @property
-    def notifier(self) -> Notifier:
+    def notifier(self) -> notifications.Notifier:
         """The notifier of committed changes."""
         ...
 
@@ -60,11 +44,8 @@ class SyncTarget(Protocol):
         """Run *operation* in a read-only transaction on one consistent snapshot of the store."""
         ...
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
-        """Run *operation* in one write transaction and return its result once that has committed.
-
-        With *plain*, the engine may run that form instead of the operation.
-        """
+    def write(self, operation: Operation[T]) -> T:
+        """Run *operation* in one write transaction and return its result once that has committed."""
         ...
 
 
@@ -77,7 +58,12 @@ class AsyncTarget(Protocol):
         ...
 
     @property
-    def notifier(self) -> Notifier:
+    def writes_in_order(self) -> bool:
+        """Whether a write that has begun ends even if its task is cancelled, before any write that is sent later."""
+        ...
+
+    @property
+    def notifier(self) -> notifications.Notifier:
         """The notifier of committed changes."""
         ...
 
@@ -93,9 +79,7 @@ class AsyncTarget(Protocol):
         """Do what `read` does."""
         ...
 
-    def write_async(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
-    ) -> Coroutine[Any, Any, T]:
+    def write_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Do what `write` does; the call itself raises if the caller's task holds a transaction of the store."""
         ...
 
@@ -114,13 +98,6 @@ class ExternalTransaction(SyncTarget, AsyncTarget, Protocol):
 
 class Store(SyncTarget, AsyncTarget, Protocol):
     """One database, opened lazily, safe to share between threads and tasks."""
-
-    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return one statement that stores the job, if the engine has such a form and the job is plain.
-
-        *again* finds out whether the job was stored if the statement was not confirmed.
-        """
-        ...
 
     def transaction(self) -> AbstractContextManager[ExternalTransaction]:
         """Open a write transaction that commits at the end of the block, or rolls back if it raises."""

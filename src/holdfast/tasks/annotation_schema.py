@@ -4,8 +4,6 @@ It mirrors `json_decode` branch by branch. If a class decides by its own code, s
 `__post_init__` or an enum with `_missing_`, the schema accepts more than the decoder, never less.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
@@ -15,10 +13,9 @@ from enum import Enum, Flag
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
 from uuid import UUID
 
-from holdfast.domain.json_schema import DIALECT, REFERENCE_PREFIX
+from holdfast.domain import json_schema
 from holdfast.domain.strict_json import Json
-from holdfast.tasks.json_decode import LISTS, MAPS, Fields
-from holdfast.tasks.json_encode import InvalidValue, encode, model_library
+from holdfast.tasks import json_decode, json_encode
 
 _SCALARS: Final[Mapping[Any, Json]] = {
     str: {"type": "string"},
@@ -64,21 +61,21 @@ class SchemaWriter:
     def _schema_of_class(self, annotation: Any, origin: type) -> Json:  # noqa: PLR0911  # one for each kind of class
         if origin in _SCALARS:
             return dict(_SCALARS[origin])
-        if model_library(origin) is not None:
+        if json_encode.model_library(origin) is not None:
             return {}
         if issubclass(origin, Enum):
             return self._reference(origin, origin, lambda: _enum(origin))
         if is_typeddict(origin):
-            return self._reference(origin, origin, lambda: self._object(Fields.of_typed_dict(origin), {}))
+            return self._reference(origin, origin, lambda: self._object(json_decode.Fields.of_typed_dict(origin), {}))
         if dataclasses.is_dataclass(origin):
             return self._reference(annotation, origin, lambda: self._dataclass(annotation, origin))
         if issubclass(origin, tuple):
             if hasattr(origin, "_fields"):
                 return self._reference(origin, origin, lambda: self._named_tuple(origin))
             return self._tuple(get_args(annotation))
-        if origin in LISTS:
+        if origin in json_decode.LISTS:
             return self._list(get_args(annotation))
-        if origin in MAPS:
+        if origin in json_decode.MAPS:
             return self._map(get_args(annotation))
         return False
 
@@ -87,7 +84,7 @@ class SchemaWriter:
         if not isinstance(schema, dict):
             return schema
         definitions = {"$defs": self.definitions} if self.definitions else {}
-        return {"$schema": DIALECT, **schema, **definitions}
+        return {"$schema": json_schema.DIALECT, **schema, **definitions}
 
     # --- definitions -----------------------------------------------------------------------------------------------
 
@@ -103,12 +100,12 @@ class SchemaWriter:
             self.definitions[name] = True
             try:
                 self.definitions[name] = write()
-            except InvalidValue:
+            except json_encode.InvalidValue:
                 # An annotation is undefined at run time: the decoder refuses every value and names it.
                 self.definitions[name] = {}
-        return {"$ref": f"{REFERENCE_PREFIX}{name}"}
+        return {"$ref": f"{json_schema.REFERENCE_PREFIX}{name}"}
 
-    def _object(self, fields: Fields, defaults: Mapping[str, Any]) -> dict[str, Json]:
+    def _object(self, fields: json_decode.Fields, defaults: Mapping[str, Any]) -> dict[str, Json]:
         return object_schema(
             {name: self.schema_of(hint) for name, hint in fields.hints().items()},
             fields.required(),
@@ -119,11 +116,11 @@ class SchemaWriter:
     def _dataclass(self, annotation: Any, kind: Any) -> Json:
         given = {field.name: field.default for field in dataclasses.fields(kind)}
         defaults = {name: default for name, default in given.items() if default is not dataclasses.MISSING}
-        return self._object(Fields.of_dataclass(annotation, kind), defaults)
+        return self._object(json_decode.Fields.of_dataclass(annotation, kind), defaults)
 
     def _named_tuple(self, kind: Any) -> Json:
         """Return the schema of a named tuple, which is encoded as a list and may be given as an object."""
-        fields = Fields.of_named_tuple(kind)
+        fields = json_decode.Fields.of_named_tuple(kind)
         by_name = self._object(fields, kind._field_defaults)
         # The required fields come first.
         as_list = {
@@ -178,8 +175,8 @@ def _with_default(name: str, schema: Json, defaults: Mapping[str, Any]) -> Json:
     if name not in defaults or not isinstance(schema, dict):
         return schema
     try:
-        return {**schema, "default": encode(defaults[name])}
-    except InvalidValue:
+        return {**schema, "default": json_encode.encode(defaults[name])}
+    except json_encode.InvalidValue:
         return schema
 
 

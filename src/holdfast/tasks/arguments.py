@@ -3,22 +3,16 @@
 Defaults are not stored in the payload: a later change of a default also applies to jobs that wait.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, Final, get_type_hints
 
-from holdfast.domain import limits, strict_json
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.strict_json import Json
-from holdfast.tasks.annotation_schema import SchemaWriter, list_schema, object_schema
-from holdfast.tasks.json_decode import Decoder, decoder_for, passthrough
-from holdfast.tasks.json_encode import InvalidValue, encode
+from holdfast.domain import errors, limits, strict_json
+from holdfast.tasks import annotation_schema, json_decode, json_encode
 
 _KEYWORD: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -54,31 +48,42 @@ class Arguments:
         self._named = frozenset(parameter.name for parameter in parameters if parameter.kind in _KEYWORD)
 
     @cached_property
-    def _decoders(self) -> dict[str, Decoder]:
+    def _decoders(self) -> dict[str, json_decode.Decoder]:
         hints = self._hints()
-        return {name: decoder_for(hints[name]) if name in hints else passthrough for name in self._parameters}
+        decoders = {
+            name: json_decode.decoder_for(hints[name]) if name in hints else json_decode.passthrough
+            for name in self._parameters
+        }
+        if self._items is not None:
+            decoders[self._items] = partial(_decode_items, decoders[self._items])
+        return decoders
+
+    @cached_property
+    def _decoder_of_others(self) -> json_decode.Decoder:
+        """Decodes an argument that is not a parameter."""
+        return json_decode.passthrough if self._extras is None else self._decoders[self._extras]
 
     def _hints(self) -> dict[str, Any]:
         # Evaluate only these: the return type and the context type may not be defined at run time.
         parameters = self._parameters.items()
         return evaluate_annotations(self.function, {name: parameter.annotation for name, parameter in parameters})
 
-    def schema(self) -> Json:
+    def schema(self) -> strict_json.Json:
         """Return the JSON schema of a payload; raise `Misconfigured` if an annotation is undefined."""
-        writer, hints = SchemaWriter(), self._hints()
+        writer, hints = annotation_schema.SchemaWriter(), self._hints()
         schemas = {name: writer.schema_of(hints.get(name, Any)) for name in self._parameters}
-        others: Json = False
+        others: strict_json.Json = False
         if self._items is not None:
-            schemas[self._items] = list_schema(schemas[self._items])
+            schemas[self._items] = annotation_schema.list_schema(schemas[self._items])
         if self._extras is not None:
             others, schemas[self._extras] = schemas[self._extras], False
         given = {name: parameter.default for name, parameter in self._parameters.items()}
         defaults = {name: default for name, default in given.items() if default is not Parameter.empty}
-        return writer.document(object_schema(schemas, self._required, defaults, others))
+        return writer.document(annotation_schema.object_schema(schemas, self._required, defaults, others))
 
     # --- encoding --------------------------------------------------------------------------------------------------
 
-    def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
+    def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, strict_json.Json]:
         """Return the call as JSON; raise `InvalidInput` naming an invalid argument.
 
         The result is decoded once, so that a value that a worker could not decode is refused before it is stored.
@@ -86,12 +91,12 @@ class Arguments:
         encoded = self.unchecked_payload(args, kwargs)
         for name, value in encoded.items():
             try:
-                self._decode(name, value)
-            except InvalidValue as error:
-                raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
+                self._decoders.get(name, self._decoder_of_others)(value)
+            except json_encode.InvalidValue as error:
+                raise errors.InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
         return encoded
 
-    def unchecked_payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
+    def unchecked_payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, strict_json.Json]:
         """Return the call as JSON without decoding it; the caller calls `check`."""
         return {name: self._encode(name, value) for name, value in self._bind(args, kwargs).items()}
 
@@ -103,18 +108,20 @@ class Arguments:
         except TypeError as error:
             found = _QUOTED.search(str(error))
             field = f"arguments.{found[1]}" if found else "arguments"
-            raise InvalidInput(field, str(error)) from None
+            raise errors.InvalidInput(field, str(error)) from None
         extras = bound.pop(self._extras, {}) if self._extras is not None else {}
         if conflicts := extras.keys() & self._parameters.keys():
-            raise InvalidInput(f"arguments.{min(conflicts)}", "is a parameter's name and cannot be an extra argument")
+            raise errors.InvalidInput(
+                f"arguments.{min(conflicts)}", "is a parameter's name and cannot be an extra argument"
+            )
         return {**bound, **extras}
 
     @staticmethod
-    def _encode(name: str, value: Any) -> Json:
+    def _encode(name: str, value: Any) -> strict_json.Json:
         try:
-            return encode(value)
-        except InvalidValue as error:
-            raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
+            return json_encode.encode(value)
+        except json_encode.InvalidValue as error:
+            raise errors.InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
 
     # --- decoding --------------------------------------------------------------------------------------------------
 
@@ -128,24 +135,28 @@ class Arguments:
             try:
                 self.call(stored)
             except PayloadInvalid as error:
-                raise InvalidInput(f"payload{error.path}", error.problem) from None
+                raise errors.InvalidInput(f"payload{error.path}", error.problem) from None
 
-    def call(self, payload: Json) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(self, payload: strict_json.Json) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments in *payload*; raise `PayloadInvalid` if it is invalid. Null means no arguments."""
         given = {} if payload is None else payload
         if not isinstance(given, dict):
             raise PayloadInvalid("arguments", "", f"must be an object, not a {type(given).__name__}")
         self._check_names(given)
-        values = {}
-        for name, value in given.items():
-            try:
-                values[name] = self._decode(name, value)
-            except InvalidValue as error:
-                raise PayloadInvalid("arguments", f".{name}{error.path}", error.problem) from None
+        values: dict[str, Any] = {}
+        decoders, others, name = self._decoders, self._decoder_of_others, ""
+        try:
+            for name, value in given.items():
+                values[name] = decoders.get(name, others)(value)
+        except json_encode.InvalidValue as error:
+            raise PayloadInvalid("arguments", f".{name}{error.path}", error.problem) from None
+        if self._items is None and not self._positional_only:
+            return (), values
         return self._pop_positional(values), values
 
-    def _check_names(self, given: Mapping[str, Json]) -> None:
-        if missing := self._required - given.keys():
+    def _check_names(self, given: Mapping[str, strict_json.Json]) -> None:
+        if not self._required <= given.keys():
+            missing = self._required - given.keys()
             raise PayloadInvalid("arguments", f".{min(missing)}", "is missing")
         if self._extras is None and (unknown := given.keys() - self._parameters.keys()):
             problem = f"is not a parameter of {self.function.__qualname__}"
@@ -154,32 +165,24 @@ class Arguments:
             problem = "is the name of the variable keyword parameter, not of an argument"
             raise PayloadInvalid("arguments", f".{self._extras}", problem)
 
-    def _decode(self, name: str, encoded: Json) -> Any:
-        decoders = self._decoders
-        if name == self._items:
-            return self._decode_items(decoders[name], encoded)
-        return decoders[name if name in decoders else self._extras or name](encoded)
-
-    @staticmethod
-    def _decode_items(decoder: Decoder, encoded: Json) -> list[Any]:
-        if not isinstance(encoded, list):
-            raise InvalidValue("must be a list")
-        values = []
-        for index, item in enumerate(encoded):
-            try:
-                values.append(decoder(item))
-            except InvalidValue as error:
-                raise error.with_prefix(f"[{index}]") from None
-        return values
-
     def _pop_positional(self, values: dict[str, Any]) -> tuple[Any, ...]:
         """Remove the arguments that must be positional from *values* and return them."""
-        if self._items is None and not self._positional_only:
-            return ()
         items = values.pop(self._items, ()) if self._items is not None else ()
         leading = self._before_items if items else self._positional_only
         # An omitted argument before given positional ones gets its default.
         return (*(values.pop(parameter.name, parameter.default) for parameter in leading), *items)
+
+
+def _decode_items(decoder: json_decode.Decoder, encoded: strict_json.Json) -> list[Any]:
+    if not isinstance(encoded, list):
+        raise json_encode.InvalidValue("must be a list")
+    values = []
+    for index, item in enumerate(encoded):
+        try:
+            values.append(decoder(item))
+        except json_encode.InvalidValue as error:
+            raise error.with_prefix(f"[{index}]") from None
+    return values
 
 
 def evaluate_annotations(function: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def evaluate_annotations(function: Callable[..., Any], annotations: Mapping[str,
     try:
         return get_type_hints(SimpleNamespace(__annotations__=given), _globals(function))
     except NameError as error:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"{function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
             "or define it at the top of the module"
         ) from None

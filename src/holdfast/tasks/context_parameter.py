@@ -3,17 +3,14 @@
 Annotations are inspected without evaluating them, because a name may be imported for the type checker only.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Iterator
 from inspect import Parameter
 from typing import Annotated, Any, Final, ForwardRef, Literal, get_args, get_origin
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.tasks.context import Context
-from holdfast.tasks.session_context import BaseSessionContext
+from holdfast.domain import errors
+from holdfast.tasks import context, session_context
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -30,7 +27,7 @@ def takes_context(function: Callable[..., Any], *, in_session: bool = False) -> 
         if problem := _problem(parameter, function, is_first=is_first, in_session=in_session):
             name = getattr(function, "__name__", "handler")
             signature = "context: SessionContext, messages" if in_session else "context: Context, ..."
-            raise InvalidInput(f"function.{parameter.name}", f"{problem}; write def {name}({signature})")
+            raise errors.InvalidInput(f"function.{parameter.name}", f"{problem}; write def {name}({signature})")
     return bool(contexts)
 
 
@@ -41,7 +38,7 @@ def _problem(parameter: Parameter, function: Callable[..., Any], *, is_first: bo
         return (
             "is annotated with a type that contains Context; the worker passes the context, a payload cannot hold it"
         )
-    if not in_session and issubclass(context_class, BaseSessionContext):
+    if not in_session and issubclass(context_class, session_context.BaseSessionContext):
         return f"is a {context_class.__name__}, which only functions declared with session_task take"
     if not is_first:
         return "is a context; a function takes one context, as its first positional parameter"
@@ -51,7 +48,7 @@ def _problem(parameter: Parameter, function: Callable[..., Any], *, is_first: bo
 
 
 def _mentions_context(annotation: Any, function: Callable[..., Any]) -> bool:
-    return any(issubclass(found, Context) for found in _classes_in(annotation, function))
+    return any(issubclass(found, context.Context) for found in _classes_in(annotation, function))
 
 
 def _context_class(annotation: Any, function: Callable[..., Any]) -> type | None:
@@ -63,7 +60,7 @@ def _context_class(annotation: Any, function: Callable[..., Any]) -> type | None
         found = _resolve(expression.value if isinstance(expression, ast.Subscript) else expression, function)
     else:
         found = get_origin(annotation) or annotation
-    return found if isinstance(found, type) and issubclass(found, Context) else None
+    return found if isinstance(found, type) and issubclass(found, context.Context) else None
 
 
 def _classes_in(annotation: Any, function: Callable[..., Any]) -> Iterator[type]:
@@ -110,4 +107,4 @@ def _resolve(node: ast.AST, function: Callable[..., Any]) -> object:
     *_, last = names = ast.unparse(node).split(".")
     for name in names:
         found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    return Context if found is None and last == "Context" else found
+    return context.Context if found is None and last == "Context" else found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast.domain import validation
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain import errors, validation
 from holdfast.domain.validation import Duration
 
 
@@ -18,6 +17,13 @@ class Retry(OutcomeRequest):
 
     The attempt counts; if it was the last one, the job fails. *reason* is a short code.
     """
+
+    message: str
+    """The message for people."""
+    after: Duration | None
+    """Seconds until the next attempt; None for the backoff."""
+    reason: str
+    """A short code, such as `rate_limit`."""
 
     def __init__(
         self, message: str = "the handler requested a retry", *, after: Duration | None = None, reason: str = "retry"
@@ -33,9 +39,14 @@ class Retry(OutcomeRequest):
 class Defer(OutcomeRequest):
     """Raised by a handler to reschedule the job, after *after* seconds or at *until*; the attempt does not count."""
 
+    after: Duration | None
+    """Seconds until the job may be claimed again, unless `until` is set."""
+    until: datetime | None
+    """The earliest time at which the job may be claimed again, unless `after` is set."""
+
     def __init__(self, *, after: Duration | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
-            raise InvalidInput("after", "pass either after or until")
+            raise errors.InvalidInput("after", "pass either after or until")
         if after is not None:
             validation.duration_ms(after, "after")
         if until is not None:
@@ -47,6 +58,11 @@ class Defer(OutcomeRequest):
 
 class Fail(OutcomeRequest):
     """Raised by a handler to fail the job permanently, even if attempts are left. *reason* is a short code."""
+
+    message: str
+    """The message for people."""
+    reason: str
+    """A short code, such as `no_such_user`."""
 
     def __init__(self, message: str, *, reason: str = "error") -> None:
         super().__init__(_text(message))
@@ -63,5 +79,5 @@ class Cancelled(BaseException):
 
 def _text(message: object) -> str:
     if not isinstance(message, str):
-        raise InvalidInput("message", f"must be a string, not {type(message).__name__}")
+        raise errors.InvalidInput("message", f"must be a string, not {type(message).__name__}")
     return message

@@ -3,65 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from holdfast.domain.errors import Misconfigured
-from holdfast.tasks.context_parameter import takes_context
+from holdfast.domain import errors, schedules
+from holdfast.domain.schedules import ScheduleOptions
+from holdfast.tasks import context_parameter, session_tasks, task as tasks_module
+from holdfast.tasks.definition import QueueReference, TaskDefinition, TaskTable
 from holdfast.tasks.policy import TaskOptions
-from holdfast.tasks.session_tasks import (
-    AsyncSessionTask,
-    AsyncSessionTaskDecorator,
-    SessionTask,
-    SessionTaskDecorator,
-    SessionTaskOptions,
-)
-from holdfast.tasks.task import (
-    AnyTask,
-    AsyncContextTask,
-    AsyncTask,
-    ContextTask,
-    Task,
-    TaskRegistry,
-    check_function,
-    kind_of,
-)
+from holdfast.tasks.session_tasks import AsyncSessionTaskDecorator, SessionTaskDecorator, SessionTaskOptions
+from holdfast.tasks.task import AnyTask, AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
 
 if TYPE_CHECKING:
-    from holdfast.client.async_api.queue import AsyncQueue
-    from holdfast.client.sync_api.queue import Queue
     from holdfast.tasks.context import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Q = TypeVar("Q")
+T = TypeVar("T")
 
 
-class QueueReference(Generic[Q]):
-    """A reference to the queue of some tasks; empty until a queue includes them."""
-
-    def __init__(self, queue: Q | None = None) -> None:
-        self.known = queue
-        self.included_in: str | None = None
-        """The module that includes a collection in its queue, if known; isolated processes import this module."""
-
-    @property
-    def queue(self) -> Q:
-        """The queue; raises `Misconfigured` if there is none yet."""
-        if self.known is None:
-            raise Misconfigured(
-                "this task is in a collection that no queue includes; call queue.include(tasks) first"
-            )
-        return self.known
-
-    def check_unbound(self, queue: Q) -> None:
-        """Raise `Misconfigured` if the reference is already bound to another queue than *queue*."""
-        if self.known not in {None, queue}:
-            raise Misconfigured("this collection is already included in another queue; pass again=True to move it")
-
-
-class _Anything:
-    """A type that no function names: a function that accepts it accepts any first argument."""
+class _Untyped:
+    """The type of an untyped first parameter: as no function names it, one that accepts it accepts anything."""
 
 
 class TaskDecorator(Protocol):
@@ -69,7 +31,7 @@ class TaskDecorator(Protocol):
 
     # A function with an untyped first parameter may or may not take a context; its calls are not type-checked.
     @overload
-    def __call__(self, function: Callable[Concatenate[_Anything, P], R], /) -> Task[..., R]: ...
+    def __call__(self, function: Callable[Concatenate[_Untyped, P], R], /) -> Task[..., R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
@@ -80,11 +42,40 @@ class AsyncTaskDecorator(Protocol):
     """The type of the decorator that `queue.task("kind", …)` returns, for an `AsyncQueue`."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[_Anything, P], R], /) -> AsyncTask[..., R]: ...
+    def __call__(self, function: Callable[Concatenate[_Untyped, P], R], /) -> AsyncTask[..., R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> AsyncContextTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R]: ...
+
+
+class Declarations:
+    """The tasks declared on one object, and the queue that they belong to."""
+
+    def __init__(self, table: TaskTable) -> None:
+        self.table = table
+        self.queue_reference: QueueReference[Any] = QueueReference()
+
+    def add(self, definition: TaskDefinition) -> None:
+        """Add a task, also to the queue that includes this collection."""
+        self.table.add(definition)
+        if self.queue_reference.tasks is not None:
+            self.queue_reference.tasks.add(definition)
+
+    def add_schedule(self, definition: schedules.Definition, owner: str) -> None:
+        """Add a schedule, also to the queue that includes this collection."""
+        self.table.add_schedules((definition, owner))
+        if self.queue_reference.tasks is not None:
+            self.queue_reference.tasks.add_schedules((definition, owner))
+
+    def include(self, collection: Declarations, queue: object, *, again: bool, included_in: str | None) -> None:
+        """Add the tasks of *collection* to these, which are those of *queue*; the module *included_in* does it."""
+        if not again:
+            collection.queue_reference.check_unbound(queue)
+        self.table.add(*collection.table)
+        self.table.add_schedules(*collection.table.schedules.values())
+        collection.queue_reference.bind(queue, self.table)
+        collection.queue_reference.included_in = included_in
 
 
 class _TaskMethods:
@@ -95,30 +86,57 @@ class _TaskMethods:
     _plain: type[AnyTask]
     _with_context: type[AnyTask]
 
-    def __init__(self, queue_reference: QueueReference[Any], tasks: TaskRegistry | None = None) -> None:
-        self._queue_reference = queue_reference
-        self.tasks = TaskRegistry() if tasks is None else tasks
+    def __init__(self, table: TaskTable | None = None) -> None:
+        self._declarations = Declarations(TaskTable() if table is None else table)
+        self.tasks = TaskRegistry(self._declarations.table)
 
-    def _declare(self, kind: Any, options: Any, session_task: type[AnyTask] | None = None) -> Any:
+    def _declare(
+        self, kind: Any, options: Any, session_task: type[session_tasks.BaseSessionTask[Any, Any]] | None = None
+    ) -> Any:
         # Use the caller's module: the function may come from a library that declares no tasks.
         declared_in = sys._getframe(2).f_globals.get("__name__")
 
         def decorate(function: Any) -> AnyTask:
-            checked = check_function(function)
-            with_context = takes_context(checked, in_session=session_task is not None)
-            task_class = session_task or (self._with_context if with_context else self._plain)
-            task = task_class(checked, kind_of(checked) if kind is None else kind, options, self._queue_reference)
-            task.declared_in = declared_in
-            self.tasks.add(task)
-            if self._queue_reference.known is not None:
-                self._queue_reference.known.tasks.add(task)
-            return task
+            checked = tasks_module.check_function(function)
+            with_context = context_parameter.takes_context(checked, in_session=session_task is not None)
+            given = (checked, tasks_module.kind_of(checked) if kind is None else kind, options)
+            reference = self._declarations.queue_reference
+            if session_task is None:
+                definition = TaskDefinition(*given, reference, takes_context=with_context)
+                definition.task = (self._with_context if with_context else self._plain)(definition)
+            else:
+                definition = session_tasks.SessionTaskDefinition(*given, reference)
+                definition.task = session_task(definition)
+            definition.declared_in = declared_in
+            self._declarations.add(definition)
+            return definition.task
 
         if not callable(kind):
             return decorate
         # Used without parentheses, the decorator receives the function as its first argument.
         function, kind = kind, None
         return decorate(function)
+
+    # --- declaring tasks -------------------------------------------------------------------------------------------
+
+    def schedule(
+        self, name: str, /, *, payload: Mapping[str, Any] | None = None, **options: Unpack[ScheduleOptions]
+    ) -> Callable[[T], T]:
+        """Declare a schedule of a task: `@queue.schedule("nightly", cron="0 3 * * *")` above `@queue.task`.
+
+        *payload* has the arguments of the task by name. See `ScheduleOptions` for its times and the options of its
+        jobs. Workers of this queue set the schedule when they start.
+        """
+
+        def declare(task: T) -> T:
+            if not isinstance(task, tasks_module.BaseTask) or tasks_module.definition_of(task).is_session_task:
+                raise errors.Misconfigured(f"schedule {name!r} must be declared above @queue.task, on a task")
+            arguments = tasks_module.definition_of(task).arguments.payload((), payload or {})
+            definition = schedules.check_schedule(name, task.kind, arguments, options)
+            self._declarations.add_schedule(definition, tasks_module.module_of(task.function))
+            return task
+
+        return declare
 
 
 class SyncTaskMethods(_TaskMethods):
@@ -130,7 +148,7 @@ class SyncTaskMethods(_TaskMethods):
     # --- declaring tasks -------------------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[Concatenate[_Anything, P], R], /) -> Task[..., R]: ...
+    def task(self, function: Callable[Concatenate[_Untyped, P], R], /) -> Task[..., R]: ...
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
@@ -152,7 +170,7 @@ class SyncTaskMethods(_TaskMethods):
 
         The function takes a `SessionContext` and the list of messages. `SessionTaskOptions` lists the options.
         """
-        decorator: SessionTaskDecorator = self._declare(kind, options, SessionTask)
+        decorator: SessionTaskDecorator = self._declare(kind, options, session_tasks.SessionTask)
         return decorator
 
 
@@ -165,7 +183,7 @@ class AsyncTaskMethods(_TaskMethods):
     # --- declaring tasks -------------------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[Concatenate[_Anything, P], R], /) -> AsyncTask[..., R]: ...
+    def task(self, function: Callable[Concatenate[_Untyped, P], R], /) -> AsyncTask[..., R]: ...
     @overload
     def task(self, function: Callable[Concatenate[Context, P], R], /) -> AsyncContextTask[P, R]: ...
     @overload
@@ -189,33 +207,30 @@ class AsyncTaskMethods(_TaskMethods):
 
         The function takes an `AsyncSessionContext` and the list of messages. `SessionTaskOptions` lists the options.
         """
-        decorator: AsyncSessionTaskDecorator = self._declare(kind, options, AsyncSessionTask)
+        decorator: AsyncSessionTaskDecorator = self._declare(kind, options, session_tasks.AsyncSessionTask)
         return decorator
 
 
 class Tasks(SyncTaskMethods):
     """A collection of tasks, declared without a queue; `queue.include(tasks)` adds them to one."""
 
-    _queue_reference: QueueReference[Queue]
-
     def __init__(self) -> None:
-        super().__init__(QueueReference())
+        super().__init__()
 
 
 class AsyncTasks(AsyncTaskMethods):
     """A collection of tasks for an `AsyncQueue`, declared without it; `queue.include(tasks)` adds them."""
 
-    _queue_reference: QueueReference[AsyncQueue]
-
     def __init__(self) -> None:
-        super().__init__(QueueReference())
+        super().__init__()
 
 
 class SyncTaskHost(SyncTaskMethods):
     """Makes a `Queue` able to declare tasks and include collections of them."""
 
-    def __init__(self, tasks: TaskRegistry) -> None:
-        super().__init__(QueueReference(self), tasks)
+    def __init__(self, tasks: TaskTable) -> None:
+        super().__init__(tasks)
+        self._declarations.queue_reference.bind(self, tasks)
 
     # --- declaring tasks -------------------------------------------------------------------------------------------
 
@@ -231,8 +246,9 @@ class SyncTaskHost(SyncTaskMethods):
 class AsyncTaskHost(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
-    def __init__(self, tasks: TaskRegistry) -> None:
-        super().__init__(QueueReference(self), tasks)
+    def __init__(self, tasks: TaskTable) -> None:
+        super().__init__(tasks)
+        self._declarations.queue_reference.bind(self, tasks)
 
     # --- declaring tasks -------------------------------------------------------------------------------------------
 
@@ -246,8 +262,6 @@ class AsyncTaskHost(AsyncTaskMethods):
 
 
 def _include(queue: _TaskMethods, collection: _TaskMethods, *, again: bool) -> None:
-    if not again:
-        collection._queue_reference.check_unbound(queue)
-    queue.tasks.add(*collection.tasks)
-    collection._queue_reference.known = queue
-    collection._queue_reference.included_in = sys._getframe(2).f_globals.get("__name__")
+    included_in = sys._getframe(2).f_globals.get("__name__")
+    declared, included = queue._declarations, collection._declarations  # noqa: SLF001
+    declared.include(included, queue, again=again, included_in=included_in)

@@ -9,34 +9,20 @@ import contextlib
 import dataclasses
 import sys
 import types
+import typing
 from collections import abc
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cached_property
-from typing import (
-    Any,
-    Final,
-    Literal,
-    NotRequired,
-    Required,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
-from holdfast.domain import strict_json
-from holdfast.domain.json_schema import TEXT_FORMATS, equal, short_repr, type_problem
-from holdfast.domain.strict_json import Json
+from holdfast.domain import json_schema, strict_json
 from holdfast.tasks.json_encode import InvalidValue, encode, model_library
 
-Decoder: TypeAlias = Callable[[Json], Any]
+Decoder: TypeAlias = Callable[[strict_json.Json], Any]
 
 
 def decoder_for(annotation: Any) -> Decoder:
@@ -49,11 +35,11 @@ def decoder_for(annotation: Any) -> Decoder:
     aliased = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
     if aliased is not None and not isinstance(annotation, type):
         return decoder_for(aliased)
-    origin = get_origin(annotation) or annotation
-    if origin in {Union, types.UnionType}:
-        return _union(get_args(annotation))
-    if origin is Literal:
-        return _literal(get_args(annotation))
+    origin = typing.get_origin(annotation) or annotation
+    if origin in {typing.Union, types.UnionType}:
+        return _union(typing.get_args(annotation))
+    if origin is typing.Literal:
+        return _literal(typing.get_args(annotation))
     return _decoder_for_class(annotation, origin) if isinstance(origin, type) else _rejecting_decoder(annotation)
 
 
@@ -64,26 +50,30 @@ def _decoder_for_class(annotation: Any, origin: type) -> Decoder:  # noqa: PLR09
         return _decoder_for_model(annotation, origin)
     if issubclass(origin, Enum):
         return _enum(origin)
-    if is_typeddict(origin):
+    if typing.is_typeddict(origin):
         return Fields.of_typed_dict(origin).decode
     if dataclasses.is_dataclass(origin):
         return Fields.of_dataclass(annotation, origin).decode
     if issubclass(origin, tuple):
-        return Fields.of_named_tuple(origin).decode if hasattr(origin, "_fields") else _tuple(get_args(annotation))
+        return (
+            Fields.of_named_tuple(origin).decode
+            if hasattr(origin, "_fields")
+            else _tuple(typing.get_args(annotation))
+        )
     if origin in LISTS:
-        return _collection(LISTS[origin], get_args(annotation))
+        return _collection(LISTS[origin], typing.get_args(annotation))
     if origin in MAPS:
-        return _map(get_args(annotation))
+        return _map(typing.get_args(annotation))
     return _rejecting_decoder(annotation)
 
 
-def passthrough(value: Json) -> Any:
+def passthrough(value: strict_json.Json) -> Any:
     """Return *value* unchanged: it has no annotation."""
     return value
 
 
 def _rejecting_decoder(annotation: Any) -> Decoder:
-    def decode(value: Json) -> Any:  # noqa: ARG001
+    def decode(value: strict_json.Json) -> Any:  # noqa: ARG001
         raise InvalidValue(f"cannot be decoded from JSON as {_type_name(annotation)}")
 
     return decode
@@ -93,26 +83,26 @@ def _type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _type_error(expected: str, value: Json) -> InvalidValue:
-    return InvalidValue(type_problem(expected, value))
+def _type_error(expected: str, value: strict_json.Json) -> InvalidValue:
+    return InvalidValue(json_schema.type_problem(expected, value))
 
 
 # --- single values --------------------------------------------------------------------------------------------------
 
 
-def _string(value: Json) -> str:
+def _string(value: strict_json.Json) -> str:
     if isinstance(value, str):
         return value
     raise _type_error("a string", value)
 
 
-def _integer(value: Json) -> int:
+def _integer(value: strict_json.Json) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise _type_error("an integer", value)
 
 
-def _float(value: Json) -> float:
+def _float(value: strict_json.Json) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)
@@ -121,32 +111,32 @@ def _float(value: Json) -> float:
     raise _type_error("a number", value)
 
 
-def _boolean(value: Json) -> bool:
+def _boolean(value: strict_json.Json) -> bool:
     if isinstance(value, bool):
         return value
     raise _type_error("true or false", value)
 
 
-def _null(value: Json) -> None:
+def _null(value: strict_json.Json) -> None:
     if value is not None:
         raise _type_error("null", value)
 
 
 def _from_text(format_name: str) -> Decoder:
-    expected, make = TEXT_FORMATS[format_name]
+    expected, make = json_schema.TEXT_FORMATS[format_name]
 
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         if not isinstance(value, str):
             raise _type_error(f"a string with {expected}", value)
         try:
             return make(value)
         except (ValueError, InvalidOperation):
-            raise InvalidValue(f"{short_repr(value)} is not {expected}") from None
+            raise InvalidValue(f"{json_schema.short_repr(value)} is not {expected}") from None
 
     return decode
 
 
-def _decimal(value: Json) -> Decimal:
+def _decimal(value: strict_json.Json) -> Decimal:
     # A float is refused, because it may not be exactly the intended decimal.
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
@@ -154,7 +144,7 @@ def _decimal(value: Json) -> Decimal:
     return decimal
 
 
-def _timedelta(value: Json) -> timedelta:
+def _timedelta(value: strict_json.Json) -> timedelta:
     try:
         return timedelta(seconds=_float(value))
     except OverflowError:
@@ -164,25 +154,25 @@ def _timedelta(value: Json) -> timedelta:
 def _enum(kind: type[Enum]) -> Decoder:
     members = [(encode(member.value), member) for member in kind]
 
-    def decode(value: Json) -> Enum:
+    def decode(value: strict_json.Json) -> Enum:
         for encoded, member in members:
-            if equal(encoded, value):
+            if json_schema.equal(encoded, value):
                 return member
         if type(value) in {str, int}:
             # Flags have more values than members, and `_missing_` may accept others.
             with contextlib.suppress(ValueError):
                 return kind(value)
-        raise InvalidValue(f"{short_repr(value)} is not a value of {kind.__name__}")
+        raise InvalidValue(f"{json_schema.short_repr(value)} is not a value of {kind.__name__}")
 
     return decode
 
 
 def _literal(allowed: tuple[Any, ...]) -> Decoder:
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         for option in allowed:
-            if equal(option.value if isinstance(option, Enum) else option, value):
+            if json_schema.equal(option.value if isinstance(option, Enum) else option, value):
                 return option
-        raise InvalidValue(f"is {short_repr(value)}; it must be one of {', '.join(map(repr, allowed))}")
+        raise InvalidValue(f"is {json_schema.short_repr(value)}; it must be one of {', '.join(map(repr, allowed))}")
 
     return decode
 
@@ -195,7 +185,7 @@ def _union(members: tuple[Any, ...]) -> Decoder:
     decoders = [decoder_for(member) for member in members]
     expected = " or ".join(map(_type_name, members))
 
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         if type(value) in exact:
             return value
         problems = []
@@ -206,7 +196,7 @@ def _union(members: tuple[Any, ...]) -> Decoder:
                 problems.append(error)
         # If exactly one member matched at the top level, its error is the most precise.
         deep = [error for error in problems if error.path]
-        raise deep[0] if len(deep) == 1 else InvalidValue(f"{short_repr(value)} does not fit {expected}")
+        raise deep[0] if len(deep) == 1 else InvalidValue(f"{json_schema.short_repr(value)} does not fit {expected}")
 
     return decode
 
@@ -214,7 +204,7 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 def _collection(make: type, arguments: tuple[Any, ...]) -> Decoder:
     item = decoder_for(arguments[0]) if arguments else passthrough
 
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         items = _items(value, item)
         try:
             return items if make is list else make(items)
@@ -224,7 +214,7 @@ def _collection(make: type, arguments: tuple[Any, ...]) -> Decoder:
     return decode
 
 
-def _items(value: Json, item: Decoder) -> list[Any]:
+def _items(value: strict_json.Json, item: Decoder) -> list[Any]:
     if not isinstance(value, list):
         raise _type_error("a list", value)
     if item is passthrough:
@@ -232,7 +222,7 @@ def _items(value: Json, item: Decoder) -> list[Any]:
     return [_decode_member(item, entry, index) for index, entry in enumerate(value)]
 
 
-def _decode_member(decoder: Decoder, value: Json, key: int | str) -> Any:
+def _decode_member(decoder: Decoder, value: strict_json.Json, key: int | str) -> Any:
     try:
         return decoder(value)
     except InvalidValue as error:
@@ -244,7 +234,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Decoder:
         return _collection(tuple, arguments[:1])
     decoders = [decoder_for(argument) for argument in arguments if argument != ()]
 
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         entries = _items(value, passthrough)
         if len(entries) != len(decoders):
             raise InvalidValue(f"has {len(entries)} entries; it must have {len(decoders)}")
@@ -256,7 +246,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Decoder:
 def _map(arguments: tuple[Any, ...]) -> Decoder:
     key, item = map(decoder_for, arguments or (str, Any))
 
-    def decode(value: Json) -> Any:
+    def decode(value: strict_json.Json) -> Any:
         return {
             _decode_member(key, name, name): _decode_member(item, entry, name)
             for name, entry in _object(value).items()
@@ -265,7 +255,7 @@ def _map(arguments: tuple[Any, ...]) -> Decoder:
     return decode
 
 
-def _object(value: Json) -> dict[str, Json]:
+def _object(value: strict_json.Json) -> dict[str, strict_json.Json]:
     if not isinstance(value, dict):
         raise _type_error("an object", value)
     return value
@@ -312,7 +302,7 @@ class Fields:
     def _needed(self) -> frozenset[str]:
         return self.required()
 
-    def decode(self, value: Json) -> Any:
+    def decode(self, value: strict_json.Json) -> Any:
         """Return the object in *value*."""
         if self.order is not None and isinstance(value, list):
             value = self._by_name(value, self.order)
@@ -328,7 +318,7 @@ class Fields:
             raise InvalidValue(f"is refused: {error}") from error
 
     @staticmethod
-    def _by_name(value: list[Json], order: tuple[str, ...]) -> dict[str, Json]:
+    def _by_name(value: list[strict_json.Json], order: tuple[str, ...]) -> dict[str, strict_json.Json]:
         if len(value) > len(order):
             raise InvalidValue(f"has {len(value)} entries; it must have at most {len(order)}")
         return dict(zip(order, value, strict=False))
@@ -340,18 +330,18 @@ def _has_no_default(field: dataclasses.Field[Any]) -> bool:
 
 def _required_keys(kind: Any) -> frozenset[str]:
     """Return the required keys, including markers in string annotations, which the class itself ignores."""
-    marked = {name: get_origin(hint) for name, hint in _hints(kind, marks=True).items()}
+    marked = {name: typing.get_origin(hint) for name, hint in _hints(kind, marks=True).items()}
     required_keys: frozenset[str] = kind.__required_keys__
     return frozenset(
         name
         for name, mark in marked.items()
-        if mark is Required or (name in required_keys and mark is not NotRequired)
+        if mark is typing.Required or (name in required_keys and mark is not typing.NotRequired)
     )
 
 
 def _hints(kind: Any, *, marks: bool = False) -> dict[str, Any]:
     try:
-        return get_type_hints(kind, include_extras=marks)
+        return typing.get_type_hints(kind, include_extras=marks)
     except NameError as error:
         raise InvalidValue(
             f"cannot be decoded as {kind.__name__}: its annotation {error.name!r} is undefined at run time"
@@ -360,7 +350,7 @@ def _hints(kind: Any, *, marks: bool = False) -> dict[str, Any]:
 
 def _field_types(annotation: Any, kind: Any, names: list[str]) -> dict[str, Any]:
     """Return the annotations of the fields, with type arguments in place of a generic class's type variables."""
-    type_arguments = dict(zip(getattr(kind, "__parameters__", ()), get_args(annotation), strict=False))
+    type_arguments = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(annotation), strict=False))
     hints = _hints(kind)
     return {name: _substitute(hints[name], type_arguments) for name in names}
 
@@ -373,14 +363,14 @@ def _substitute(hint: Any, type_arguments: Mapping[Any, Any]) -> Any:
 
 
 def _decoder_for_model(annotation: Any, kind: Any) -> Decoder:
-    def decode_struct(value: Json) -> Any:
+    def decode_struct(value: strict_json.Json) -> Any:
         msgspec = sys.modules["msgspec"]
         try:
             return msgspec.convert(value, annotation, str_keys=True)
         except msgspec.ValidationError as error:
             raise InvalidValue(f"is refused: {error}") from None
 
-    def decode_model(value: Json) -> Any:
+    def decode_model(value: strict_json.Json) -> Any:
         try:
             # Validate from text, because a strict model accepts a datetime string only there.
             return kind.model_validate_json(strict_json.compact(value))

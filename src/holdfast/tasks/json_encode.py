@@ -17,7 +17,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from holdfast.domain import limits, strict_json
-from holdfast.domain.strict_json import Json
 
 
 class InvalidValue(Exception):  # noqa: N818  # internal; callers convert it
@@ -38,7 +37,7 @@ _CACHED_CLASSES: Final = 1_024
 _MODEL_LIBRARIES: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
-def encode(value: object, depth: int = 0) -> Json:
+def encode(value: object, depth: int = 0) -> strict_json.Json:
     """Return *value* as JSON made of new lists and objects; raise `InvalidValue` if that is not possible."""
     cls: Any = type(value)
     if cls in _PASSED_THROUGH:
@@ -63,7 +62,7 @@ def _fields_of(cls: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(cls) if field.init)
 
 
-def _encode_subclass(value: object, depth: int) -> Json:
+def _encode_subclass(value: object, depth: int) -> strict_json.Json:
     match value:
         case Enum():
             return encode(value.value, depth)
@@ -80,7 +79,7 @@ def _encode_subclass(value: object, depth: int) -> Json:
             return next(found, _object)(value, depth)
 
 
-def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[Json]:
+def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[strict_json.Json]:
     encoded = []
     for index, item in enumerate(values):
         try:
@@ -90,13 +89,13 @@ def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[Json]:
     return encoded
 
 
-def _sorted_items(values: set[Any] | frozenset[Any], depth: int) -> list[Json]:
+def _sorted_items(values: set[Any] | frozenset[Any], depth: int) -> list[strict_json.Json]:
     # Sort the items: equal sets must have equal JSON in every process.
     return sorted(_items(tuple(values), depth), key=strict_json.canonical)
 
 
-def _members(values: Mapping[Any, Any], depth: int) -> dict[str, Json]:
-    encoded: dict[str, Json] = {}
+def _members(values: Mapping[Any, Any], depth: int) -> dict[str, strict_json.Json]:
+    encoded: dict[str, strict_json.Json] = {}
     for key, item in values.items():
         name = key if type(key) is str else _key(key)
         if name in encoded:
@@ -112,14 +111,14 @@ def _key(key: object) -> str:
     return name
 
 
-def _member(name: str, value: object, depth: int) -> Json:
+def _member(name: str, value: object, depth: int) -> strict_json.Json:
     try:
         return encode(value, depth + 1)
     except InvalidValue as error:
         raise error.with_prefix(f".{name}") from None
 
 
-def _object(value: Any, depth: int) -> Json:
+def _object(value: Any, depth: int) -> strict_json.Json:
     if (library := model_library(type(value))) is not None:
         return _MODEL_ENCODERS[library](value)
     if encoder := next((encoder for cls, encoder in _ENCODERS.items() if isinstance(value, cls)), None):
@@ -162,14 +161,14 @@ def _seconds(value: timedelta) -> float:
     return seconds
 
 
-def _struct(value: Any) -> Json:
+def _struct(value: Any) -> strict_json.Json:
     try:
         return sys.modules["msgspec"].to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue(f"a {type(value).__name__} cannot be encoded by msgspec: {error}") from error
 
 
-def _model(value: Any) -> Json:
+def _model(value: Any) -> strict_json.Json:
     try:
         return value.model_dump(mode="json", by_alias=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -177,7 +176,7 @@ def _model(value: Any) -> Json:
 
 
 # datetime is a subclass of date and must come first.
-_ENCODERS: Final[dict[type, Callable[[Any], Json]]] = {
+_ENCODERS: Final[dict[type, Callable[[Any], strict_json.Json]]] = {
     float: _number,
     datetime: datetime.isoformat,
     date: date.isoformat,
@@ -186,11 +185,11 @@ _ENCODERS: Final[dict[type, Callable[[Any], Json]]] = {
     UUID: str,
     Decimal: str,
 }
-_CONTAINER_ENCODERS: Final[dict[type, Callable[[Any, int], Json]]] = {
+_CONTAINER_ENCODERS: Final[dict[type, Callable[[Any, int], strict_json.Json]]] = {
     list: _items,
     tuple: _items,
     dict: _members,
     set: _sorted_items,
     frozenset: _sorted_items,
 }
-_MODEL_ENCODERS: Final[dict[str, Callable[[Any], Json]]] = {"msgspec": _struct, "pydantic": _model}
+_MODEL_ENCODERS: Final[dict[str, Callable[[Any], strict_json.Json]]] = {"msgspec": _struct, "pydantic": _model}

@@ -1,15 +1,10 @@
 """The text that a handler has emitted, until the worker has written it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from threading import Lock
 from typing import Final
 
-from holdfast.domain import limits
-from holdfast.domain.claims import Claim
-from holdfast.domain.errors import HoldfastError, InvalidInput
-from holdfast.domain.output import OutputWrite, StreamEnd, too_large
+from holdfast.domain import claims, errors, limits, output
 
 # How much text one commit contains, about: the attempts after it write theirs with the next one.
 _BYTES_AT_ONCE: Final = 8 << 20
@@ -23,7 +18,7 @@ class OutputBuffer:
     def __init__(self) -> None:
         self.written = 0
         """How many parts of the attempt are stored."""
-        self.refused: InvalidInput | None = None
+        self.refused: errors.InvalidInput | None = None
         """Why the store refused text, which is lost."""
         self._lock = Lock()
         self._chunks: list[str] = []
@@ -43,7 +38,7 @@ class OutputBuffer:
             if self.refused is not None:
                 raise self.refused
             if self._size + size > limits.OUTPUT_BYTES_MAX:
-                raise too_large()
+                raise output.too_large()
             was_empty = not self
             if self._open_size + size > limits.OUTPUT_CHUNK_BYTES_MAX:
                 self._close_chunk()
@@ -52,21 +47,21 @@ class OutputBuffer:
             self._size += size
             return was_empty
 
-    def pending(self, limit: int | None = None) -> OutputWrite | None:
+    def pending(self, limit: int | None = None) -> output.OutputWrite | None:
         """Return the next chunks to write, at most *limit*, if any; they stay in the buffer until `answered`."""
         with self._lock:
             if limit is None or len(self._chunks) < limit:
                 self._close_chunk()
-            return OutputWrite(self.written, self._chunks[:limit]) if self._chunks else None
+            return output.OutputWrite(self.written, self._chunks[:limit]) if self._chunks else None
 
-    def answered(self, write: OutputWrite, answer: StreamEnd | HoldfastError) -> None:
+    def answered(self, write: output.OutputWrite, answer: output.StreamEnd | errors.HoldfastError) -> None:
         """Remove the text of *write* if the store has it; drop all text if the store refused it."""
         with self._lock:
-            if isinstance(answer, StreamEnd):
+            if isinstance(answer, output.StreamEnd):
                 del self._chunks[: max(write.parts - self.written, 0)]
                 self.written = max(write.parts, self.written)
                 return
-            if isinstance(answer, InvalidInput):
+            if isinstance(answer, errors.InvalidInput):
                 self.refused = answer
             self._chunks, self._open, self._open_size = [], [], 0
 
@@ -76,7 +71,9 @@ class OutputBuffer:
             self._open, self._open_size = [], 0
 
 
-def take_emitted(emitted: Iterable[tuple[Claim, OutputBuffer]]) -> list[tuple[Claim, OutputBuffer, OutputWrite]]:
+def take_emitted(
+    emitted: Iterable[tuple[claims.Claim, OutputBuffer]],
+) -> list[tuple[claims.Claim, OutputBuffer, output.OutputWrite]]:
     """Return text to write in one commit, with the claim and the buffer that it is from."""
     taken = []
     chunks = 0

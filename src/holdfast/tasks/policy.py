@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, sessions, validation
 from holdfast.domain.backoff import Backoff
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.new_job import JobOptions, NewJob, check_job
-from holdfast.domain.sessions import joins_session
+from holdfast.domain.job_options import JobOptions
+from holdfast.domain.new_job import NewJob, check_job
 from holdfast.domain.validation import Duration
 
 Isolation: TypeAlias = Literal["process"]
@@ -21,7 +20,7 @@ class TaskOptions(JobOptions, total=False):
     """The options of `task`: those of `enqueue` as defaults for its jobs, and options for the worker."""
 
     timeout: Duration
-    """How long an attempt may take, default one hour; then the handler is stopped and the attempt fails."""
+    """How many seconds an attempt may take, default one hour; then the handler is stopped and the attempt fails."""
     retry_on: type[BaseException] | Sequence[type[BaseException]]
     """Errors to retry; all others except connection errors then fail the job permanently."""
     permanent_on: type[BaseException] | Sequence[type[BaseException]]
@@ -36,20 +35,20 @@ class TaskOptions(JobOptions, total=False):
 class Policy:
     """How the worker runs the attempts of one task: the options of `task` that are for the worker."""
 
-    timeout_seconds: float = limits.TASK_TIMEOUT_MS_DEFAULT / 1000
-    """How long an attempt may take."""
+    timeout_seconds: float = 3_600.0
+    """How many seconds an attempt may take."""
     retry_on: tuple[type[BaseException], ...] = ()
     """The errors to retry; empty means all that are not permanent."""
     permanent_on: tuple[type[BaseException], ...] = ()
     """The errors that fail the job permanently."""
     backoff: Backoff | None = None
     """The backoff between attempts, for jobs that were enqueued without one."""
-    max_attempts: int = limits.MAX_ATTEMPTS_DEFAULT
+    max_attempts: int = 5
     """How many attempts a job may use."""
     isolate: Isolation | None = None
     """Whether the handler runs in its own process."""
     memory_limit_bytes: int | None = None
-    """The memory limit of that process."""
+    """The memory limit of that process in bytes."""
 
 
 DEFAULT: Final = Policy()
@@ -59,11 +58,11 @@ _WORKER_OPTIONS: Final = ("timeout", "retry_on", "permanent_on", "isolate", "mem
 def split(kind: str, task_options: TaskOptions) -> tuple[JobOptions, Policy]:
     """Return the options of a task's jobs and its policy; raise `InvalidInput` for an invalid option."""
     if task_options.get("job_id") is not None:
-        raise InvalidInput("job_id", "cannot be the same for all jobs of a task; pass it to task.using")
+        raise errors.InvalidInput("job_id", "cannot be the same for all jobs of a task; pass it to task.using")
     given: Any = task_options
     options: Any = {name: value for name, value in given.items() if name not in _WORKER_OPTIONS}
     # Each enqueue names its session; the task may set how its entries join one.
-    session: Any = {"session": "checked"} if joins_session(options) else {}
+    session: Any = {"session": "checked"} if sessions.joins_session(options) else {}
     check_job(NewJob(kind, **session | options), fresh_id="checked")
     policy = Policy(
         timeout_seconds=validation.duration_ms(task_options.get("timeout", DEFAULT.timeout_seconds), "timeout", 1)
@@ -76,7 +75,9 @@ def split(kind: str, task_options: TaskOptions) -> tuple[JobOptions, Policy]:
         memory_limit_bytes=check_memory_limit(task_options.get("memory_limit")),
     )
     if policy.memory_limit_bytes is not None and policy.isolate is None:
-        raise InvalidInput("memory_limit", "requires isolate='process': only a separate process can be limited")
+        raise errors.InvalidInput(
+            "memory_limit", "requires isolate='process': only a separate process can be limited"
+        )
     return options, policy
 
 
@@ -96,8 +97,17 @@ def check_memory_limit(value: object) -> int | None:
 def _errors(values: object, field: str) -> tuple[type[BaseException], ...]:
     classes = (values,) if isinstance(values, type) else values
     if not isinstance(classes, Sequence) or isinstance(classes, str):
-        raise InvalidInput(field, f"must be a list of exception classes, not {type(values).__name__}")
+        raise errors.InvalidInput(field, f"must be a list of exception classes, not {type(values).__name__}")
     for index, value in enumerate(classes):
         if not isinstance(value, type) or not issubclass(value, BaseException):
-            raise InvalidInput(f"{field}[{index}]", f"must be an exception class, not {value!r}")
+            raise errors.InvalidInput(f"{field}[{index}]", f"must be an exception class, not {value!r}")
     return tuple(classes)
+
+
+def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
+    """Return *options* with those of *defaults* that they neither set nor exclude."""
+    merged: Any = {**defaults, **options}
+    for option, excluded in (("run_at", "delay"), ("delay", "run_at")):
+        if option in options and excluded not in options:
+            merged.pop(excluded, None)
+    return merged  # type: ignore[no-any-return]  # unknown options are refused when the job is checked

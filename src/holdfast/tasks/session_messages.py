@@ -3,8 +3,6 @@
 An entry has one message, its payload, or several; a handler gets the messages of all entries in one list.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
@@ -12,14 +10,8 @@ from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from holdfast.domain import limits, strict_json
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.job import Job
-from holdfast.domain.strict_json import Json
-from holdfast.tasks.annotation_schema import SchemaWriter
-from holdfast.tasks.arguments import PayloadInvalid
-from holdfast.tasks.json_decode import Decoder, decoder_for
-from holdfast.tasks.json_encode import InvalidValue, encode
+from holdfast.domain import errors, job, limits, strict_json
+from holdfast.tasks import annotation_schema, arguments, json_decode, json_encode
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _LIST_TYPES: Final = (list, Sequence, Collection, Iterable)
@@ -34,7 +26,7 @@ class Messages:
         positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
         required = [parameter for parameter in parameters[2:] if parameter.default is Parameter.empty]
         if not positional or required:
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 "function", "must take a SessionContext and the list of messages: def handle(context, messages)"
             )
         self._parameter = positional[1] if len(positional) > 1 else None
@@ -45,12 +37,12 @@ class Messages:
         return self._parameter is not None
 
     @cached_property
-    def _decoder(self) -> Decoder:
-        return decoder_for(self._message_type())
+    def _decoder(self) -> json_decode.Decoder:
+        return json_decode.decoder_for(self._message_type())
 
-    def schema(self) -> Json:
+    def schema(self) -> strict_json.Json:
         """Return the JSON schema of one message; raise `Misconfigured` if the annotation is undefined."""
-        writer = SchemaWriter()
+        writer = annotation_schema.SchemaWriter()
         return writer.document(writer.schema_of(self._message_type()))
 
     def _message_type(self) -> Any:
@@ -61,46 +53,46 @@ class Messages:
         try:
             hint = get_type_hints(name, getattr(inspect.unwrap(self._function), "__globals__", {}))["messages"]
         except NameError as error:
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 f"{self._function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
                 "or define it at the top of the module"
             ) from None
         return _message_type(hint, self._function.__qualname__)
 
-    def encode(self, messages: Sequence[Any]) -> list[Json]:
+    def encode(self, messages: Sequence[Any]) -> list[strict_json.Json]:
         """Return *messages* as JSON; raise `InvalidInput` naming a message that a worker could not decode."""
         if messages and not self.takes_messages:
-            raise InvalidInput("messages", f"are not taken by {self._function.__qualname__}")
+            raise errors.InvalidInput("messages", f"are not taken by {self._function.__qualname__}")
         return [self._encode_one(message, index) for index, message in enumerate(messages or [None])]
 
-    def _encode_one(self, message: Any, index: int) -> Json:
+    def _encode_one(self, message: Any, index: int) -> strict_json.Json:
         try:
-            encoded = encode(message)
+            encoded = json_encode.encode(message)
             self._decoder(encoded)
-        except InvalidValue as error:
-            raise InvalidInput(f"messages[{index}]{error.path}", error.problem) from None
+        except json_encode.InvalidValue as error:
+            raise errors.InvalidInput(f"messages[{index}]{error.path}", error.problem) from None
         return encoded
 
     def check(self, message: Any, field: str) -> None:
         """Raise `InvalidInput` with the path under *field* if *message* cannot be decoded."""
         try:
             self._decoder(message)
-        except InvalidValue:
+        except json_encode.InvalidValue:
             # Check the stored form: a tuple, for example, is stored as a list.
             stored = strict_json.decode(strict_json.encode(message, field, limits.PAYLOAD_BYTES_MAX))
             try:
                 self._decoder(stored)
-            except InvalidValue as error:
-                raise InvalidInput(f"{field}{error.path}", error.problem) from None
+            except json_encode.InvalidValue as error:
+                raise errors.InvalidInput(f"{field}{error.path}", error.problem) from None
 
-    def decode(self, entry: Job) -> list[Any]:
+    def decode(self, entry: job.Job) -> list[Any]:
         """Return the decoded messages of *entry*; raise `PayloadInvalid` if one is invalid."""
         messages = []
         for index, message in enumerate(entry.messages):
             try:
                 messages.append(self._decoder(message))
-            except InvalidValue as error:
-                raise PayloadInvalid("messages", f"[{index}]{error.path}", error.problem) from None
+            except json_encode.InvalidValue as error:
+                raise arguments.PayloadInvalid("messages", f"[{index}]{error.path}", error.problem) from None
         return messages
 
 
@@ -109,6 +101,8 @@ def _message_type(hint: object, name: str) -> Any:
     if hint is Any or hint in _LIST_TYPES:
         return Any
     if get_origin(hint) not in _LIST_TYPES:
-        raise Misconfigured(f"{name}: its messages must be annotated as a list, such as list[Message], not {hint!r}")
+        raise errors.Misconfigured(
+            f"{name}: its messages must be annotated as a list, such as list[Message], not {hint!r}"
+        )
     [message] = get_args(hint)
     return message

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeVar, Unpack, overload
 
-from holdfast.domain import limits, validation
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.new_job import JobOptions, NewJob, TaskJob, check_job, with_defaults
+from holdfast.domain import errors, limits, new_job, validation
+from holdfast.domain.job_options import JobOptions
+from holdfast.domain.new_job import NewJob, TaskJob
 from holdfast.domain.strict_json import Json
+from holdfast.tasks import policy
+from holdfast.tasks.definition import QueueReference, TaskDefinition
 from holdfast.tasks.policy import TaskOptions
 from holdfast.tasks.session_context import AsyncSessionContext, BaseSessionContext, SessionContext
 from holdfast.tasks.session_messages import Messages
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.client.async_api.queue import AsyncQueue
     from holdfast.client.sync_api.enqueued import Enqueued
     from holdfast.client.sync_api.queue import Queue
-    from holdfast.tasks.decorators import QueueReference
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -39,55 +40,39 @@ class SessionTaskOptions(TaskOptions, total=False):
     """The maximum number of entries of a turn, including those added at checkpoints; default 100."""
 
 
-class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
-    """Base class of session tasks."""
+class SessionTaskDefinition(TaskDefinition):
+    """The definition of a session task, whose calls are turns."""
 
-    takes_context = True
     is_session_task = True
-    limit: int
-    """The maximum number of entries of a turn."""
-    messages: Messages
-    """Encodes and decodes its messages. For internal use."""
 
     def __init__(
         self,
-        function: Callable[..., R],
+        function: Callable[..., Any],
         kind: str,
-        task_options: SessionTaskOptions,
+        options: SessionTaskOptions,
         queue_reference: QueueReference[Any],
     ) -> None:
-        plain_options: Any = {name: value for name, value in task_options.items() if name != "limit"}
+        plain_options: Any = {name: value for name, value in options.items() if name != "limit"}
         for name in ("isolate", "memory_limit"):
             if plain_options.get(name) is not None:
-                raise InvalidInput(name, "is not supported for session tasks, which run in the worker's process")
+                raise errors.InvalidInput(
+                    name, "is not supported for session tasks, which run in the worker's process"
+                )
         self.messages = Messages(function)
-        super().__init__(function, kind, plain_options, queue_reference)
-        options: Any = {"session": "checked", **self.options}
-        check_job(NewJob(kind, **options), fresh_id="checked")
+        super().__init__(function, kind, plain_options, queue_reference, takes_context=True)
+        checked: Any = {"session": "checked", **self.options}
+        new_job.check_job(NewJob(kind, **checked), fresh_id="checked")
         self.limit = validation.integer(
-            task_options.get("limit", limits.SESSION_CLAIM_DEFAULT), "limit", 1, limits.CLAIM_MAX
+            options.get("limit", limits.SESSION_CLAIM_DEFAULT), "limit", 1, limits.CLAIM_MAX
         )
+        """The maximum number of entries of a turn."""
         _check_context_type(function)
 
-    def __call__(self, context: BaseSessionContext, messages: Any = (), /) -> R:
-        """Call the function directly, without enqueueing an entry."""
-        return self.function(context, messages) if self.messages.takes_messages else self.function(context)
-
-    def new(self, *message: M_contra, **options: Unpack[JobOptions]) -> NewJob:
-        """Return an entry of one or several messages as a `NewJob`, for `enqueue_many` or a follow-up."""
-        task_options: Any = {**self.options, **options}
-        if task_options.get("session") is None:
-            raise InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
-        encoded = self.messages.encode(message)
-        if len(encoded) > 1:
-            return TaskJob(self.kind, None, **{**task_options, "messages": encoded})
-        return TaskJob(self.kind, encoded[0], **task_options)
-
-    def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return an entry with the task's options as defaults; raise if a message is invalid. For internal use."""
-        merged = with_defaults(options, self.options)
+    def complete(self, payload: Json, options: JobOptions) -> NewJob:
+        """Return an entry with the task's options as defaults; raise if a message is invalid."""
+        merged = policy.with_defaults(options, self.options)
         if merged.get("session") is None:
-            raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
+            raise errors.InvalidInput("session", f"must be named: {self.kind!r} is a session task")
         messages: Any = merged.get("messages")
         if messages is None:
             self.messages.check(payload, "payload")
@@ -100,13 +85,46 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         return self.messages.schema()
 
 
+class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
+    """Base class of session tasks."""
+
+    _definition: SessionTaskDefinition
+    limit: int
+    """The maximum number of entries of a turn."""
+
+    def __init__(self, definition: SessionTaskDefinition) -> None:
+        super().__init__(definition)
+        self.limit = definition.limit
+
+    def __call__(self, context: BaseSessionContext, messages: Any = (), /) -> R:
+        """Call the function directly, without enqueueing an entry."""
+        takes_messages = self._definition.messages.takes_messages
+        return self.function(context, messages) if takes_messages else self.function(context)
+
+    def new(self, *message: M_contra, **options: Unpack[JobOptions]) -> NewJob:
+        """Return an entry of one or several messages as a `NewJob`, for `enqueue_many` or a follow-up.
+
+        *options* or `using` name its session; see `JobOptions`.
+        """
+        task_options: Any = {**self.options, **options}
+        if task_options.get("session") is None:
+            raise errors.InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
+        encoded = self._definition.messages.encode(message)
+        if len(encoded) > 1:
+            return TaskJob(self.kind, None, **{**task_options, "messages": encoded})
+        return TaskJob(self.kind, encoded[0], **task_options)
+
+
 class SessionTask(BaseSessionTask[M_contra, R]):
-    """A session task of a `Queue`: `enqueue` blocks until the entry is durable."""
+    """A session task of a `Queue`, declared by `@queue.session_task`: `enqueue` blocks until the entry is durable."""
 
     _queue_reference: QueueReference[Queue]
 
     def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued[Any]:
-        """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
+        """Enqueue one or several messages as one entry of the session that *options* or `using` name.
+
+        `task.enqueue(message, session="chat-42")`; see `JobOptions` for the other options.
+        """
         return self._queue_reference.queue.enqueue(self.new(*message, **options))
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued[Any]]:
@@ -115,20 +133,20 @@ class SessionTask(BaseSessionTask[M_contra, R]):
 
 
 class AsyncSessionTask(BaseSessionTask[M_contra, R]):
-    """A session task of an `AsyncQueue`: `enqueue` is a coroutine."""
+    """A session task of an `AsyncQueue`, declared by `@queue.session_task`: `enqueue` is a coroutine."""
 
     _queue_reference: QueueReference[AsyncQueue]
 
     async def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> AsyncEnqueued[Any]:
-        """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
+        """Enqueue one or several messages as one entry of the session that *options* or `using` name.
+
+        `task.enqueue(message, session="chat-42")`; see `JobOptions` for the other options.
+        """
         return await self._queue_reference.queue.enqueue(self.new(*message, **options))
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[AsyncEnqueued[Any]]:
         """Enqueue many entries in one commit, each created by `new` of this task; see `AsyncQueue.enqueue_many`."""
         return await self._queue_reference.queue.enqueue_many(self._check_own(jobs))
-
-
-AnySessionTask: TypeAlias = BaseSessionTask[Any, Any]
 
 
 class SessionTaskDecorator(Protocol):
@@ -165,12 +183,6 @@ class AsyncSessionTaskDecorator(Protocol):
     def __call__(self, function: Callable[[SessionContext[Any]], Result], /) -> AsyncSessionTask[Never, Result]: ...
 
 
-def context_of(task: AnySessionTask) -> type[BaseSessionContext]:
-    """Return the class of the context that the worker passes to the function of *task*."""
-    # The type arguments of the generic classes exist for type checkers only.
-    return cast(type[BaseSessionContext], AsyncSessionContext if task.is_async else SessionContext)
-
-
 def _check_context_type(function: Callable[..., Any]) -> None:
     """Raise `Misconfigured` if a sync function takes an async context, or the reverse."""
     first = next(iter(inspect.signature(function).parameters.values()))
@@ -179,7 +191,7 @@ def _check_context_type(function: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(function):
         expected, other = other, expected
     if annotation.partition("[")[0].rpartition(".")[2].strip("'\" ") == other:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"{function.__qualname__} must take {expected}, not {other}: `async def` takes AsyncSessionContext,"
             " `def` takes SessionContext"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.client import queue_state
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain.errors import Misconfigured
@@ -32,14 +33,14 @@ def trace(queue: Queue | AsyncQueue, *, tracer_provider: TracerProvider | None =
         from holdfast.telemetry.tracing import trace_queue  # noqa: PLC0415
     except ImportError as error:
         raise _missing("spans need", "opentelemetry", error) from error
-    trace_queue(queue._state, tracer_provider)
+    trace_queue(queue_state.state_of(queue), tracer_provider)
 
 
 def metrics(
     queue: Queue | AsyncQueue,
     *,
     port: int | None = None,
-    host: str = HOST_DEFAULT,
+    host: str = "127.0.0.1",
     registry: CollectorRegistry | None = None,
 ) -> Metrics:
     """Return the metrics of *queue* and of one worker: `Worker(queue, metrics=metrics(queue, port=9464))`.
@@ -55,4 +56,6 @@ def metrics(
 
 
 def _missing(feature: str, extra: str, error: ImportError) -> Misconfigured:
-    return Misconfigured(f"{feature} a library; install it with `pip install 'holdfast[{extra}]'` ({error})")
+    return Misconfigured(
+        f"{feature} a library; install the extra `{extra}`, in a clone with `pip install '.[{extra}]'` ({error})"
+    )

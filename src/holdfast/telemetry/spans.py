@@ -1,7 +1,5 @@
 """Helpers for spans: common attributes, context managers and error status."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from contextvars import Token
 from types import TracebackType
@@ -11,7 +9,7 @@ from opentelemetry import context as current
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.trace.propagation import set_span_in_context
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain import errors
 from holdfast.tasks.control_flow import Cancelled, Defer, OutcomeRequest
 
 
@@ -76,7 +74,7 @@ class RunSpan:
 
 def fail_with_error(span: Span, error: BaseException) -> None:
     """Set the error status of *span* from *error*."""
-    fail(span, error.code if isinstance(error, HoldfastError) else type(error).__qualname__, str(error))
+    fail(span, error.code if isinstance(error, errors.HoldfastError) else type(error).__qualname__, str(error))
 
 
 def fail(span: Span, error_type: str, message: str) -> None:

@@ -3,25 +3,20 @@
 The collector needs no worker; any program with a registry can serve it.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
 from threading import Lock
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.core import Metric as Family
+from prometheus_client.core import GaugeMetricFamily, Metric as Family
 from prometheus_client.registry import Collector
 
+from holdfast.client import queue_state
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.sync_api.queue import Queue
-from holdfast.domain import limits
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.results import Backlog, WorkerInfo
+from holdfast.domain import errors, limits, results
 from holdfast.telemetry import metric_definitions
-from holdfast.telemetry.metric_definitions import Metric
 
 log = logging.getLogger("holdfast.telemetry")
 
@@ -36,7 +31,7 @@ class StoreCollector(Collector):
     """Reads metrics from the store, at most every few seconds."""
 
     def __init__(self, queue: Queue | AsyncQueue, *, cache_seconds: float = _CACHE_SECONDS) -> None:
-        self._queue = Queue(queue._state)
+        self._queue = Queue(queue_state.state_of(queue))
         self._cache_seconds = cache_seconds
         self._lock = Lock()
         self._next_read_at: float | None = None
@@ -59,7 +54,7 @@ class StoreCollector(Collector):
         try:
             backlog = self._queue.admin.backlog()
             workers = self._queue.admin.workers(limit=limits.PAGE_MAX)
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             log.warning("cannot read metrics from the store: %s", error)
             return [_single(metric_definitions.STORE_UP, 0)]
         return [_single(metric_definitions.STORE_UP, 1), *_backlog_families(backlog), _worker_family(workers)]
@@ -70,7 +65,7 @@ def next_read_at(started_at: float, ended_at: float, cache_seconds: float) -> fl
     return ended_at + max(cache_seconds, (ended_at - started_at) * _PAUSE_FACTOR)
 
 
-def _backlog_families(backlog: Backlog) -> list[Family]:
+def _backlog_families(backlog: results.Backlog) -> list[Family]:
     ready, oldest = _family(metric_definitions.READY), _family(metric_definitions.OLDEST)
     for waiting in backlog.ready:
         ready.add_metric([waiting.lane, waiting.kind], waiting.jobs)
@@ -86,7 +81,7 @@ def _backlog_families(backlog: Backlog) -> list[Family]:
     ]
 
 
-def _worker_family(workers: Iterable[WorkerInfo]) -> Family:
+def _worker_family(workers: Iterable[results.WorkerInfo]) -> Family:
     counts = Counter(worker.state for worker in workers)
     family = _family(metric_definitions.WORKERS)
     for state in _WORKER_STATES:
@@ -94,11 +89,11 @@ def _worker_family(workers: Iterable[WorkerInfo]) -> Family:
     return family
 
 
-def _family(metric: Metric) -> GaugeMetricFamily:
+def _family(metric: metric_definitions.Metric) -> GaugeMetricFamily:
     return GaugeMetricFamily(metric.name, metric.description, labels=metric.labels)
 
 
-def _single(metric: Metric, value: float) -> Family:
+def _single(metric: metric_definitions.Metric, value: float) -> Family:
     family = _family(metric)
     family.add_metric([], value)
     return family

@@ -19,11 +19,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from holdfast.client.middleware import ClaimCall, EndedAttempt, JobDraft, Middleware
 from holdfast.client.queue_state import QueueState
-from holdfast.domain import strict_json
-from holdfast.domain.claims import Claim, Settlement
+from holdfast.domain import claims, results, strict_json
 from holdfast.domain.job import Job, row_of
 from holdfast.domain.outcomes import Outcome
-from holdfast.domain.results import StoredJob
 from holdfast.tasks.context import Context
 from holdfast.tasks.session_context import BaseSessionContext
 from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with_error
@@ -49,7 +47,7 @@ class TracingMiddleware(Middleware):
         self._settling: dict[tuple[int, int], Span] = {}
         """The spans of open settle calls, by number and epoch of the job, as parents of its follow-ups."""
 
-    def enqueue(self, jobs: Sequence[JobDraft]) -> Generator[None, Sequence[StoredJob], None]:
+    def enqueue(self, jobs: Sequence[JobDraft]) -> Generator[None, Sequence[results.StoredJob], None]:
         """Enqueue jobs in one span; their headers carry its context."""
         claim = jobs[0].claim if jobs else None
         settling = None if claim is None else self._settling.get(_key(claim))
@@ -68,12 +66,14 @@ class TracingMiddleware(Middleware):
                 span.set_attribute("messaging.message.id", stored[0].job.id)
                 span.set_attribute("holdfast.job.created", stored[0].created)
 
-    def claim(self, call: ClaimCall) -> Generator[None, Sequence[Claim], None]:
+    def claim(self, call: ClaimCall) -> Generator[None, Sequence[claims.Claim], None]:
         """Claim jobs; create a span unless no job was claimed."""
         with _ClaimSpan(self._tracer, call) as span:
             span.claims = yield
 
-    def settle(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> Generator[None, Sequence[Settlement], None]:
+    def settle(
+        self, outcomes: Sequence[tuple[claims.Claim, Outcome]]
+    ) -> Generator[None, Sequence[claims.Settlement], None]:
         """Settle outcomes, each in a span of its job's trace."""
         with ExitStack() as open_spans:
             spans = [open_spans.enter_context(self._settle_span(*pair)) for pair in outcomes]
@@ -85,7 +85,7 @@ class TracingMiddleware(Middleware):
                     span.set_attribute("holdfast.job.state", settlement.job.state)
 
     @contextmanager
-    def _settle_span(self, claim: Claim, outcome: Outcome) -> Iterator[Span]:
+    def _settle_span(self, claim: claims.Claim, outcome: Outcome) -> Iterator[Span]:
         job = claim.job
         values = attributes("settle", "settle", {job.lane}, {job.kind})
         values["messaging.message.id"] = job.id
@@ -148,7 +148,7 @@ class _ClaimSpan:
     """The span of a claim, created after the claim; a claim without jobs creates none."""
 
     def __init__(self, tracer: Tracer, call: ClaimCall) -> None:
-        self.claims: Sequence[Claim] = ()
+        self.claims: Sequence[claims.Claim] = ()
         self._tracer = tracer
         self._call = call
         self._started_ns = time.time_ns()
@@ -177,7 +177,7 @@ class _ClaimSpan:
         OpenSpan(span).__exit__(kind, error, trace)
 
 
-def _key(claim: Claim) -> tuple[int, int]:
+def _key(claim: claims.Claim) -> tuple[int, int]:
     return claim.job.number, claim.job.epoch
 
 

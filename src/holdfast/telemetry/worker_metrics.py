@@ -1,26 +1,20 @@
 """The metrics of a worker and its store, with `prometheus_client`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.core import Metric as Family
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric as Family
 from prometheus_client.registry import Collector
 
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import ClaimCall, EndedAttempt
 from holdfast.client.sync_api.queue import Queue
-from holdfast.domain import validation
+from holdfast.domain import errors, validation
 from holdfast.domain.claims import Claim
-from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import FINISHED, Job, row_of
-from holdfast.telemetry import metric_definitions
-from holdfast.telemetry.metric_definitions import Metric
-from holdfast.telemetry.store_metrics import StoreCollector
+from holdfast.telemetry import metric_definitions, store_metrics
 from holdfast.worker.status import WorkerMetrics, WorkerStatus
 
 if TYPE_CHECKING:
@@ -79,7 +73,7 @@ class Metrics(WorkerMetrics):
         self._slots = self._gauge(metric_definitions.SLOTS)
         self._status = StatusCollector()
         self.registry.register(self._status)
-        self.registry.register(StoreCollector(queue))
+        self.registry.register(store_metrics.StoreCollector(queue))
 
     # --- the worker ------------------------------------------------------------------------------------------------
 
@@ -141,12 +135,12 @@ class Metrics(WorkerMetrics):
         try:
             self._server = start_http_server(port, self._host, self.registry)
         except OSError as error:
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 f"metrics cannot be served at {self._host}:{port}: {error.strerror or error}"
             ) from error
         self.port = self._server[0].server_port
 
-    def _histogram(self, metric: Metric) -> Histogram:
+    def _histogram(self, metric: metric_definitions.Metric) -> Histogram:
         return Histogram(
             metric.name,
             metric.description,
@@ -155,8 +149,8 @@ class Metrics(WorkerMetrics):
             registry=self.registry,
         )
 
-    def _counter(self, metric: Metric) -> Counter:
+    def _counter(self, metric: metric_definitions.Metric) -> Counter:
         return Counter(metric.name, metric.description, metric.labels, registry=self.registry)
 
-    def _gauge(self, metric: Metric) -> Gauge:
+    def _gauge(self, metric: metric_definitions.Metric) -> Gauge:
         return Gauge(metric.name, metric.description, metric.labels, registry=self.registry)

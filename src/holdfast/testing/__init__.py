@@ -8,9 +8,7 @@ from holdfast.testing.assertions import assert_enqueued, enqueued, refute_enqueu
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.drain import drain, run_job
 from holdfast.testing.drain_async import drain_async, run_job_async
-from holdfast.testing.drained import Drained
-from holdfast.testing.inline_worker import Ran
-from holdfast.testing.redirect import redirected
+from holdfast.testing.inline_worker import Drained, Ran, redirected
 
 __all__ = [
     "Drained",

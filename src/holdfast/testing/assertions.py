@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from holdfast.client import queue_state
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.job import STATES, WAITING, Job, State
 from holdfast.domain.validation import Duration
 from holdfast.tasks.task import AnyTask, BaseTask
+from holdfast.testing.inline_worker import AnyQueue
 from holdfast.testing.matchers import Mismatch, mismatches
-from holdfast.testing.redirect import AnyQueue
 
 _SHOWN_MAX = 5
 _READ_MAX = 10_000
@@ -45,14 +46,18 @@ class Expected(TypedDict, total=False):
     job_id: str
     """The id."""
     states: Sequence[State]
-    """The allowed states; by default the waiting ones: `scheduled`, `blocked` or `ready`."""
+    """The allowed states; by default the waiting ones: `scheduled`, `blocked`, `dependent` or `ready`."""
 
 
 _OPTIONS = frozenset(Expected.__annotations__)
 
 
 def enqueued(queue: AnyQueue, kind: str | AnyTask | None = None, **expected: Unpack[Expected]) -> list[Job]:
-    """Return the matching jobs, oldest first; without options, all waiting jobs."""
+    """Return the matching jobs, oldest first; without options, all waiting jobs.
+
+    *kind* is a kind or a task. *expected* are fields of the job, such as `payload`, `lane`, `tags` and `delay`; of a
+    payload, headers and tags only the given members are compared.
+    """
     return [job for job, differences in _compare_jobs(queue, kind, expected) if not differences]
 
 
@@ -61,7 +66,8 @@ def assert_enqueued(
 ) -> Job:
     """Return the oldest matching job; raise `AssertionError` that shows the enqueued jobs if there is none.
 
-    With *count*, exactly *count* jobs must match.
+    With *count*, exactly *count* jobs must match. *kind* is a kind or a task; *expected* are fields of the job, as
+    for `enqueued`.
     """
     compared = _compare_jobs(queue, kind, expected)
     matching = [job for job, differences in compared if not differences]
@@ -73,7 +79,10 @@ def assert_enqueued(
 
 
 def refute_enqueued(queue: AnyQueue, kind: str | AnyTask | None = None, **expected: Unpack[Expected]) -> None:
-    """Raise `AssertionError` that shows the matching jobs if there are any."""
+    """Raise `AssertionError` that shows the matching jobs if there are any.
+
+    *kind* is a kind or a task; *expected* are fields of the job, as for `enqueued`.
+    """
     found = enqueued(queue, kind, **expected)
     if found:
         lines = [f"{_jobs(len(found))} like this should not have been enqueued: {_format_expected(kind, expected)}"]
@@ -94,7 +103,7 @@ def _compare_jobs(
 
 def _all_jobs(queue: AnyQueue) -> list[Job]:
     """Return every job, oldest first."""
-    calls = Queue(queue._state)
+    calls = Queue(queue_state.state_of(queue))
     found: list[Job] = []
     after = None
     while True:

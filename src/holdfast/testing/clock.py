@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import InvalidInput
 from holdfast.domain.validation import Duration
 
 
@@ -36,9 +35,9 @@ class ManualClock:
         """Advance both clocks until the wall clock shows *time*."""
         passed_ms = validation.timestamp_ms(time, "time") - self._now.wall_ms
         if passed_ms < 0:
-            raise InvalidInput("time", f"{time} has passed; use set_wall_clock to set the wall clock back")
+            raise errors.InvalidInput("time", f"{time} has passed; use shift_wall_clock to set the wall clock back")
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
-    def set_wall_clock(self, seconds: float) -> None:
+    def shift_wall_clock(self, seconds: float) -> None:
         """Move the wall clock by *seconds*, forward or back, without advancing the lease clock."""
         self._now = Now(self._now.wall_ms + round(seconds * 1000), self._now.lease_ms)

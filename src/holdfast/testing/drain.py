@@ -5,30 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Unpack
 
+from holdfast.client import queue_state
 from holdfast.client.sync_api.queue import Queue
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.claims import Claim, ClaimOptions
-from holdfast.domain.errors import Misconfigured
-from holdfast.domain.job import Job, row_of
+from holdfast.domain.job import Job, row_of, with_row
 from holdfast.domain.new_job import NewJob
 from holdfast.domain.outcomes import Released
 from holdfast.domain.session_claims import SessionClaim
 from holdfast.domain.validation import Duration
 from holdfast.operations.jobs import seconds_to_due
+from holdfast.storage.runners import SyncRunner
+from holdfast.testing import inline_worker
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.drained import (
-    ATTEMPTS_MAX,
-    Drained,
-    JobReference,
-    job_or_raise,
-    subscription_of,
-    unclaimable_reason,
-)
-from holdfast.testing.inline_worker import InlineAttempt, Ran
-from holdfast.testing.redirect import AnyQueue
+from holdfast.testing.inline_worker import AnyQueue, Drained, JobReference, Ran
 
 
 def drain(
@@ -37,21 +29,21 @@ def drain(
     clock: ManualClock | None = None,
     horizon: Duration | None = None,
     raises: bool = True,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int = 10_000,
     **options: Unpack[ClaimOptions],
 ) -> Drained:
     """Run every job that can be claimed, and the jobs they enqueue, in the test itself; return the attempts.
 
     The options of a claim select the jobs; by default all tasks' jobs run, as in a `Worker`. With *clock*, the clock
-    passed to `connect`, time advances to the next due job, by *horizon* at most, until no job is left. Turns of
-    sessions run when no other job is left; each counts as one attempt, represented by its first entry. An exception
-    of a handler is raised here after its attempt is settled, unless `raises=False` or the handler chose its outcome
-    with it. More than *attempts_max* attempts, by default 10,000, raise `AssertionError`, because the drain may never
-    end.
+    passed to `connect`, time advances to the next due job, by *horizon* seconds at most, until no job is left; with
+    *horizon* also to the next ticks of schedules. Turns
+    of sessions run when no other job is left; each counts as one attempt, represented by its first entry. An
+    exception of a handler is raised here after its attempt is settled, unless `raises=False` or the handler chose its
+    outcome with it. More than *attempts_max* attempts raise `AssertionError`, because the drain may never end.
     """
     draining = Drain(queue, options, clock, horizon, attempts_max)
     while (claim := draining.next()) is not None:
-        inline = InlineAttempt(queue, claim, draining.capabilities)
+        inline = inline_worker.InlineAttempt(queue, claim, draining.capabilities)
         inline.run()
         draining.add(inline.settle(draining.queue), raises=raises)
     return Drained(tuple(draining.ran))
@@ -63,10 +55,10 @@ def run_job(queue: AnyQueue, job: JobReference, *, clock: ManualClock | None = N
     *job* is a call created by `task.new(…)`, which is enqueued first, or an enqueued job. A job that is not due yet
     needs *clock*, which is advanced. An exception of the handler is raised as in `drain`.
     """
-    calls = Queue(queue._state)
-    inline = InlineAttempt(queue, _claim_one(calls, job, clock))
+    calls = Queue(queue_state.state_of(queue))
+    inline = inline_worker.InlineAttempt(queue, _claim_one(calls, job, clock))
     inline.run()
-    return job_or_raise(inline.settle(calls), raises=raises)
+    return inline_worker.job_or_raise(inline.settle(calls), raises=raises)
 
 
 class Drain:
@@ -81,10 +73,14 @@ class Drain:
         attempts_max: int,
     ) -> None:
         if horizon is not None and clock is None:
-            raise Misconfigured("horizon requires clock, the clock to advance: drain(queue, clock=clock, horizon=…)")
+            raise errors.Misconfigured(
+                "horizon requires clock, the clock to advance: drain(queue, clock=clock, horizon=…)"
+            )
         self.ran: list[Ran] = []
-        self.queue = Queue(queue._state)
-        self._subscription = subscription_of(queue, options)
+        state = queue_state.state_of(queue)
+        self.queue = Queue(state)
+        self._runner = SyncRunner(state.store)
+        self._subscription = inline_worker.subscription_of(queue, options)
         self._clock = clock
         self._left_ms = math.inf if horizon is None else validation.duration_ms(horizon, "horizon")
         self._attempts_max = attempts_max
@@ -119,7 +115,7 @@ class Drain:
         """Advance the clock to the next due job; return whether there is one within the horizon."""
         if self._clock is None:
             return False
-        seconds = self.queue._runner.read(seconds_to_due)
+        seconds = self._runner.read(seconds_to_due, ticks=self._left_ms != math.inf)
         # A job that is due and was not claimed does not match the claim options.
         if not seconds or seconds * 1000 > self._left_ms:
             return False
@@ -131,16 +127,16 @@ class Drain:
         """Add an attempt; with *raises*, raise its error."""
         self.ran.append(ran)
         if raises:
-            ran.raise_defect()
+            inline_worker.raise_defect(ran)
 
 
 def _claim_one(queue: Queue, reference: JobReference, clock: ManualClock | None) -> Claim:
     """Claim this job and no other, as a worker with its required capabilities."""
     job = _find(queue, reference)
     if job.finished:
-        raise AssertionError(f"{job!r} cannot be claimed: {unclaimable_reason(job, clock)}")
+        raise AssertionError(f"{job!r} cannot be claimed: {inline_worker.unclaimable_reason(job, clock)}")
     if job.entry is not None:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"{job!r} is an entry of session {job.entry.session!r}, whose turns run in order; run them with drain"
         )
     if clock is not None and job.due_at > clock.time:
@@ -155,9 +151,9 @@ def _claim_one(queue: Queue, reference: JobReference, clock: ManualClock | None)
     if not now.finished:
         queue.reprioritize(job.id, job.priority)
     if claim is None:
-        raise AssertionError(f"{now!r} cannot be claimed: {unclaimable_reason(now, clock)}")
+        raise AssertionError(f"{now!r} cannot be claimed: {inline_worker.unclaimable_reason(now, clock)}")
     row = row_of(claim.job)._replace(priority=job.priority)
-    return Claim(replace(claim.job, _row=row), claim.lease_ms)
+    return Claim(with_row(claim.job, row), claim.lease_ms)
 
 
 def _find(queue: Queue, reference: JobReference) -> Job:

@@ -1,7 +1,5 @@
 """Compares a job with the fields that a test expects, and lists the differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The pytest plugin: a new queue for each test, on each selected engine."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.client import queue_state
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.connect import connect
 from holdfast.client.sync_api.queue import Queue
-from holdfast.tasks.task import TaskRegistry
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.redirect import redirected
+from holdfast.tasks.definition import TaskTable
+from holdfast.testing import clock, inline_worker
 
 ENGINES = ("sqlite", "postgres")
 _VARIABLE = "HOLDFAST_TEST_POSTGRES"
@@ -71,14 +69,14 @@ def holdfast_engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def holdfast_clock() -> ManualClock:
+def holdfast_clock() -> clock.ManualClock:
     """Return the manual clock of this test's queue."""
-    return ManualClock()
+    return clock.ManualClock()
 
 
 @pytest.fixture
 def holdfast_queue(
-    holdfast_engine: str, holdfast_clock: ManualClock, tmp_path: Path, pytestconfig: pytest.Config
+    holdfast_engine: str, holdfast_clock: clock.ManualClock, tmp_path: Path, pytestconfig: pytest.Config
 ) -> Iterator[Queue]:
     """Return a queue on a new store: a new file, or a new schema that is dropped after the test."""
     if holdfast_engine == "sqlite":
@@ -100,14 +98,14 @@ def holdfast_queue(
 @pytest.fixture
 def holdfast_async_queue(holdfast_queue: Queue) -> AsyncQueue:
     """Return the same queue as an `AsyncQueue`."""
-    return AsyncQueue(replace(holdfast_queue._state, tasks=TaskRegistry()))
+    return AsyncQueue(replace(queue_state.state_of(holdfast_queue), tasks=TaskTable()))
 
 
 @pytest.fixture
 def holdfast_redirect(holdfast_queue: Queue) -> Iterator[Callable[[Queue | AsyncQueue], None]]:
     """Return a function that redirects a program's queue to this test's store: `holdfast_redirect(app.queue)`."""
     with ExitStack() as stack:
-        yield lambda queue: stack.enter_context(redirected(queue, to=holdfast_queue))
+        yield lambda queue: stack.enter_context(inline_worker.redirected(queue, to=holdfast_queue))
 
 
 def _server_url(config: pytest.Config) -> str:

@@ -7,21 +7,17 @@ it. A lock in the attempt decides which of them sets the outcome.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from holdfast.client.middleware import EndedAs, EndedAttempt, Middleware, around_handler, overriding, report_ended
-from holdfast.domain import failures
-from holdfast.domain.claims import Claim
-from holdfast.domain.errors import CodecFailed, HoldfastError
-from holdfast.domain.job import Job, is_suspect, row_of
-from holdfast.domain.outcomes import Failed, Outcome, Released, check_outcome
-from holdfast.tasks.context import Context, StopReason
-from holdfast.tasks.control_flow import Cancelled
-from holdfast.tasks.outcomes import outcome_of
-from holdfast.tasks.output_buffer import OutputBuffer
-from holdfast.tasks.task import AnyTask
-from holdfast.worker.timers import REAL_TIMER, Timer
+from holdfast.domain import errors, failures, job, outcomes
+from holdfast.domain.claims import Claim, Note, fence_of
+from holdfast.tasks import control_flow, definition, output_buffer
+from holdfast.tasks.context import Context, context_of
+from holdfast.tasks.handler_state import HandlerState, StopReason
+from holdfast.tasks.outcomes import DONE, outcome_of
+from holdfast.worker import timers
 
 if TYPE_CHECKING:
     from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
@@ -37,11 +33,11 @@ class OpenTransaction(Protocol):
         """Whether it has not been rolled back; it writes the output of its attempt then."""
         ...
 
-    def finish(self, outcome: Outcome) -> Outcome | None:
+    def finish(self, outcome: outcomes.Outcome) -> outcomes.Outcome | None:
         """Settle in the transaction and commit, or roll back; return the outcome still to settle, if any."""
         ...
 
-    async def finish_async(self, outcome: Outcome) -> Outcome | None:
+    async def finish_async(self, outcome: outcomes.Outcome) -> outcomes.Outcome | None:
         """Do the same for an async handler."""
         ...
 
@@ -49,67 +45,102 @@ class OpenTransaction(Protocol):
 class RunningAttempt:
     """One claim of one job, from the claim to its settlement."""
 
-    __slots__ = (
-        "_decided",
-        "_lock",
-        "_outcome",
-        "cancel_handler",
-        "claim",
-        "claimed_at",
-        "context",
-        "ended_at",
-        "flush_output",
-        "function",
-        "isolated",
-        "key",
-        "lease_ends_at",
-        "loading_since",
-        "settled",
-        "slot_freed",
-        "started_at",
-        "task",
-        "timer",
-        "transaction",
-    )
+    # Defaults are attributes of the class, because a worker creates an attempt for every job.
+    function: Callable[..., Any]
+    """The function to call: the task's function, perhaps wrapped by middleware."""
+    started_at: float | None = None
+    """When its slot started it, by the monotonic clock; None while it waits."""
+    loading_since: float | None = None
+    """When it began to wait for its affinity to load, by the monotonic clock; None if it does not wait."""
+    ended_at: float | None = None
+    """When its handler ended, by the monotonic clock."""
+    cancel_handler: Callable[[], None] | None = None
+    """Cancels an async handler from any thread; a sync handler sees the request in its context."""
+    transaction: OpenTransaction | None = None
+    """The transaction that its handler has opened, if any."""
+    flush_output: Callable[[], None] | None = None
+    """Writes the text that its handler has emitted, blocking."""
+    slot_freed = False
+    """Whether it has given up its slot, because its handler ended or was abandoned."""
+    isolated = False
+    """Whether its handler runs in its own process."""
+    settled = False
+    """Whether its handler's transaction has settled it; also set while that transaction commits."""
+    _state: HandlerState | None = None
+    _on_output: Callable[[], None] | None = None
+    _context: Context | None = None
+    _decided = False
+    _outcome: outcomes.Outcome | None = None
 
-    def __init__(self, claim: Claim, task: AnyTask, sent_at: float, timer: Timer = REAL_TIMER) -> None:
+    def __init__(
+        self, claim: Claim, task: definition.TaskDefinition, sent_at: float, timer: timers.Timer = timers.REAL_TIMER
+    ) -> None:
         self.claim = claim
         self.task = task
         self.timer = timer
-        self.function: Callable[..., Any] = task.function
-        """The function to call: the task's function, perhaps wrapped by middleware."""
-        self.context = Context(claim)
-        self.context._tasks = task.registry
-        self.key = (claim.job.number, claim.job.epoch)
-        """Identifies the attempt: the job's number and epoch."""
-        self.started_at: float | None = None
-        """When its slot started it, by the monotonic clock; None while it waits."""
-        self.loading_since: float | None = None
-        """When it began to wait for its affinity to load, by the monotonic clock; None if it does not wait."""
-        self.claimed_at = self.timer.monotonic()
+        self.function = task.function
+        self.claimed_at = timer.monotonic()
         """When this worker received the claim, by the monotonic clock."""
         self.lease_ends_at = sent_at + claim.lease_ms / 1000
         """When the lease expires at the earliest, by the monotonic clock.
 
         Counted from before the request was sent, because the worker does not know when the store granted the lease.
         """
-        self.ended_at: float | None = None
-        """When its handler ended, by the monotonic clock."""
-        self.cancel_handler: Callable[[], None] | None = None
-        """Cancels an async handler from any thread; a sync handler sees the request in its context."""
-        self.transaction: OpenTransaction | None = None
-        """The transaction that its handler has opened, if any."""
-        self.flush_output: Callable[[], None] = _write_nothing
-        """Writes the text that its handler has emitted, blocking."""
-        self.slot_freed = False
-        """Whether it has given up its slot, because its handler ended or was abandoned."""
-        self.isolated = False
-        """Whether its handler runs in its own process."""
-        self.settled = False
-        """Whether its handler's transaction has settled it; also set while that transaction commits."""
         self._lock = threading.Lock()
-        self._decided = False
-        self._outcome: Outcome | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The job's number and epoch, by which another process identifies the attempt."""
+        fence = fence_of(self.claim)
+        return fence.seq, fence.epoch
+
+    # --- what the handler and the worker share ---------------------------------------------------------------------
+
+    @property
+    def handler_state(self) -> HandlerState:
+        """What its handler has reported and collected, and whether the handler should stop; made when needed."""
+        if self._state is None:
+            with self._lock:
+                if self._state is None:
+                    self._state = self._make_state()
+        return self._state
+
+    @handler_state.setter
+    def handler_state(self, state: HandlerState) -> None:
+        self._state = state
+
+    def _make_state(self) -> HandlerState:
+        state = HandlerState(self.claim)
+        state.tasks = self.task.queue_reference.tasks
+        state.on_output = self._on_output
+        if self._decided:
+            state.end()
+        return state
+
+    def report_output(self, on_output: Callable[[], None]) -> None:
+        """Call *on_output* when the first text of its handler waits to be written."""
+        self._on_output = on_output
+        if self._state is not None:
+            self._state.on_output = on_output
+
+    @property
+    def latest_progress(self) -> Note:
+        """The latest progress that its handler has reported."""
+        return _NO_PROGRESS if self._state is None else self._state.latest_progress
+
+    def take_progress(self) -> Note | None:
+        """Return the progress that is not written yet, if any; the caller writes it."""
+        return None if self._state is None else self._state.take_progress()
+
+    @property
+    def context(self) -> Context:
+        """The context for its handler and for middleware, made when one of them needs it."""
+        if self._context is None:
+            self._context = self._make_context()
+        return self._context
+
+    def _make_context(self) -> Context:
+        return context_of(self.handler_state)
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -117,9 +148,9 @@ class RunningAttempt:
         return (self.claim,)
 
     @property
-    def output(self) -> OutputBuffer | None:
+    def output(self) -> output_buffer.OutputBuffer | None:
         """The text that its handler has emitted; None if it has emitted none."""
-        return self.context._output
+        return None if self._state is None else self._state.output
 
     @property
     def session_claim(self) -> SessionClaim | None:
@@ -129,7 +160,7 @@ class RunningAttempt:
     @property
     def suspect(self) -> bool:
         """Whether the job's earlier attempts suggest that it may kill the process it runs in."""
-        return is_suspect(self.claim.job)
+        return job.is_suspect(self.claim.job)
 
     @property
     def timeout_at(self) -> float | None:
@@ -152,7 +183,7 @@ class RunningAttempt:
     @property
     def stopped(self) -> StopReason | None:
         """Why its handler was requested to stop, if it was."""
-        return self.context.stop_reason
+        return None if self._state is None else self._state.stop_reason
 
     @property
     def decided(self) -> bool:
@@ -160,7 +191,7 @@ class RunningAttempt:
         return self._decided
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> outcomes.Outcome | None:
         """The outcome to settle; None while undecided, or if nothing is left to settle."""
         return self._outcome
 
@@ -169,7 +200,7 @@ class RunningAttempt:
         if middleware:
             self.function = around_handler(middleware, self.context, self.function, is_async=self.task.is_async)
 
-    def report_ended(self, middleware: Sequence[Middleware], outcome: EndedAs, jobs: Sequence[Job]) -> None:
+    def report_ended(self, middleware: Sequence[Middleware], outcome: EndedAs, jobs: Sequence[job.Job]) -> None:
         """Report its end to *middleware*."""
         listening = overriding(middleware, "ended")
         if listening:
@@ -180,11 +211,11 @@ class RunningAttempt:
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> list[Job]:
+    def settle(self, queue: Queue | Transaction, outcome: outcomes.Outcome) -> list[job.Job]:
         """Settle its claims with *outcome*; return the job, or all entries of a turn."""
         return [queue.settle(self.claim, outcome)]
 
-    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> list[Job]:
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: outcomes.Outcome) -> list[job.Job]:
         """Settle its claims with *outcome*; return the job, or all entries of a turn."""
         return [await queue.settle(self.claim, outcome)]
 
@@ -195,7 +226,7 @@ class RunningAttempt:
         with self._lock:
             self.started_at = self.timer.monotonic()
             if not self._decided and self.stopped is not None:
-                self._decided, self._outcome = True, Released()
+                self._decided, self._outcome = True, outcomes.Released()
             return not self._decided
 
     def release_if_waiting(self) -> bool:
@@ -203,32 +234,37 @@ class RunningAttempt:
         with self._lock:
             if self._decided or self.started_at is not None:
                 return False
-            self._decided, self._outcome = True, Released()
+            self._decided, self._outcome = True, outcomes.Released()
             return True
 
     # --- outcome: the first decision wins --------------------------------------------------------------------
 
     def conclude(self, result: object) -> None:
         """Decide the attempt from the value that a sync handler returned or raised, if undecided. Never raises."""
-        outcome: Outcome | None = outcome_of(result, self.task.policy, self.context)
+        outcome: outcomes.Outcome | None = self._outcome_of(result)
         if self.transaction is not None and outcome is not None:
             try:
                 outcome = self.transaction.finish(outcome)
             except BaseException as error:  # SystemExit too: the slot must continue
-                outcome = outcome_of(error, self.task.policy, self.context)
+                outcome = self._outcome_of(error)
         self.decide(outcome)
 
     async def conclude_async(self, result: object) -> None:
         """Decide the attempt from the value that an async handler returned or raised, if undecided. Never raises."""
-        outcome: Outcome | None = outcome_of(result, self.task.policy, self.context)
+        outcome: outcomes.Outcome | None = self._outcome_of(result)
         if self.transaction is not None and outcome is not None:
             try:
                 outcome = await self.transaction.finish_async(outcome)
             except BaseException as error:  # SystemExit and CancelledError too: the slot must continue
-                outcome = outcome_of(error, self.task.policy, self.context)
+                outcome = self._outcome_of(error)
         self.decide(outcome)
 
-    def decide(self, outcome: Outcome | None) -> bool:
+    def _outcome_of(self, result: object) -> outcomes.Outcome:
+        if result is None and self._state is None:
+            return DONE
+        return outcome_of(result, self.task.policy, self.handler_state)
+
+    def decide(self, outcome: outcomes.Outcome | None) -> bool:
         """Set the outcome, or None to drop the attempt; return whether it was undecided.
 
         A handler that keeps running cannot change the outcome: its return value is ignored.
@@ -238,34 +274,35 @@ class RunningAttempt:
                 return False
             self._decided = True
             self._outcome = outcome
-        self.context.end()
+        if self._state is not None:
+            self._state.end()
         return True
 
     def fail_loading(self, error: Exception) -> bool:
         """Fail the attempt because its affinity could not be loaded; return whether it was undecided."""
-        backoff = self.task.policy.backoff if row_of(self.claim.job).backoff_json is None else None
-        return self.decide(Failed(str(error), reason=failures.LOAD_FAILED, backoff=backoff))
+        backoff = self.task.policy.backoff if job.row_of(self.claim.job).backoff_json is None else None
+        return self.decide(outcomes.Failed(str(error), reason=failures.LOAD_FAILED, backoff=backoff))
 
-    def amend(self, outcome: Outcome) -> None:
+    def amend(self, outcome: outcomes.Outcome) -> None:
         """Replace the outcome, because the store refused the first one."""
         self._outcome = outcome
 
     def time_out(self) -> bool:
         """Fail the attempt with a timeout and stop its handler; return whether it was undecided."""
-        self.context.request_stop("timeout")
-        return self._decide_and_cancel(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
+        self.handler_state.request_stop("timeout")
+        return self._decide_and_cancel(self._outcome_of(control_flow.Cancelled("timeout")))
 
     def lose_lease(self) -> bool:
         """Drop the attempt because its lease is lost, and stop its handler; return whether it was undecided."""
-        self.context.request_stop("lost")
+        self.handler_state.request_stop("lost")
         return self._decide_and_cancel(None)
 
     def stop(self, reason: StopReason) -> None:
         """Request the handler to stop: cancel an async handler once; a sync handler sees it in its context."""
-        if self.context.request_stop(reason):
+        if self.handler_state.request_stop(reason):
             self._cancel()
 
-    def _decide_and_cancel(self, outcome: Outcome | None) -> bool:
+    def _decide_and_cancel(self, outcome: outcomes.Outcome | None) -> bool:
         decided = self.decide(outcome)
         if decided:
             self._cancel()
@@ -277,15 +314,14 @@ class RunningAttempt:
             cancel()
 
 
-def _write_nothing() -> None:
-    """Write nothing: no worker runs the attempt."""
+_NO_PROGRESS: Final = Note()
 
 
-def failure_from_refusal(refusal: HoldfastError) -> Failed:
+def failure_from_refusal(refusal: errors.HoldfastError) -> outcomes.Failed:
     """Return the failure of an attempt whose outcome was refused, such as for a follow-up to a draining lane."""
     # A codec may fail for a while, such as without a key service.
-    permanent = not isinstance(refusal, CodecFailed)
-    return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=permanent)
+    permanent = not isinstance(refusal, errors.CodecFailed)
+    return outcomes.Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=permanent)
 
 
 def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:
@@ -293,13 +329,28 @@ def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:
     found = False
     for attempt in attempts:
         try:
-            check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
+            outcomes.check_outcome(
+                attempt.outcome or outcomes.Released(), tenant=attempt.claim.job.tenant, fresh_id=str
+            )
         except Exception as error:  # encoding the handler's value may raise anything
             found = True
-            attempt.amend(Failed(str(error), reason=failures.RESULT_INVALID, permanent=True))
+            attempt.amend(outcomes.Failed(str(error), reason=failures.RESULT_INVALID, permanent=True))
     return found
 
 
-def outcome_name(outcome: Outcome | None) -> EndedAs:
+def outcome_name(outcome: outcomes.Outcome | None) -> EndedAs:
     """Return the name under which *outcome* is counted."""
     return "lost" if outcome is None else cast(EndedAs, type(outcome).__name__.lower())
+
+
+def emitted(attempts: Iterable[RunningAttempt]) -> list[tuple[Claim, output_buffer.OutputBuffer]]:
+    """Return the buffers of attempts that have emitted text. It belongs to the first entry of a turn."""
+    return [(attempt.claim, attempt.output) for attempt in attempts if attempt.output is not None]
+
+
+def fail_refused(attempts: Sequence[RunningAttempt]) -> None:
+    """Fail attempts whose text the store has refused: a part of their output is lost, so they are not done."""
+    for attempt in attempts:
+        refusal = None if attempt.output is None else attempt.output.refused
+        if refusal is not None and isinstance(attempt.outcome, outcomes.Done):
+            attempt.amend(failure_from_refusal(refusal))

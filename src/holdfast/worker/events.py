@@ -1,7 +1,5 @@
 """The events that the worker loop reads, the queue that carries them from other threads and tasks, and listeners."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque
@@ -13,14 +11,6 @@ from typing import ClassVar, Literal, TypeAlias
 from holdfast.storage.notifications import Notifier
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import Timer
-
-
-@dataclass(slots=True)
-class HandlerEnded:
-    """A handler has ended, and its slot is free."""
-
-    urgent: ClassVar = False
-    attempt: RunningAttempt
 
 
 @dataclass(slots=True)
@@ -85,8 +75,7 @@ class StopRequested:
 
 
 Event: TypeAlias = (
-    HandlerEnded
-    | AttemptDecided
+    AttemptDecided
     | TaskNotFound
     | Notified
     | AffinitiesChanged
@@ -101,7 +90,7 @@ class EventQueue:
     """Carries events from any thread to one reader, a coroutine of the event loop that creates the queue.
 
     Waking an event loop from another thread is costly: events that arrive before the reader runs wake it once, and
-    none wakes it while it is not waiting.
+    none wakes it while it is not waiting. The most frequent event, the end of a handler, has no object of its own.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -109,6 +98,7 @@ class EventQueue:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._events: deque[Event] = deque()
+        self._ended: deque[RunningAttempt] = deque()
         self._has_urgent = False
         self._waits_for: Literal["nothing", "urgent", "any"] = "nothing"
         self._wake = asyncio.Event()
@@ -121,6 +111,13 @@ class EventQueue:
         # Read after the event was added: the reader says what it waits for, and then looks for events.
         waits_for = self._waits_for
         if waits_for == "any" or (waits_for == "urgent" and event.urgent):
+            self._waits_for = "nothing"
+            self._wake_reader()
+
+    def put_ended(self, attempt: RunningAttempt) -> None:
+        """Report that the handler of *attempt* has ended, and that its slot is free. Safe to call from any thread."""
+        self._ended.append(attempt)
+        if self._waits_for == "any":
             self._waits_for = "nothing"
             self._wake_reader()
 
@@ -137,12 +134,16 @@ class EventQueue:
         while self._events:
             yield self._events.popleft()
 
+    def take_ended(self) -> list[RunningAttempt]:
+        """Remove and return the attempts whose handlers have ended, in this order."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
     async def wait(self, seconds: float, *, urgent_only: bool = False) -> None:
         """Wait until there is an event, or one that is urgent, at most *seconds*."""
         self._wake.clear()
         self._waits_for = "urgent" if urgent_only else "any"
         try:
-            if not (self._has_urgent if urgent_only else self._events):
+            if not (self._has_urgent if urgent_only else self._events or self._ended):
                 await self._timer.wait_async(self._wake, seconds)
         finally:
             self._waits_for = "nothing"

@@ -4,8 +4,6 @@ A slot runs one attempt after the other, so that no thread or task is created fo
 how many attempts run at once, sync and async together, and reassigns the slot of a handler that does not stop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading
@@ -13,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.events import Event, EventQueue, HandlerEnded
+from holdfast.worker.events import Event, EventQueue
 from holdfast.worker.timers import Timer
 
 # How long async handlers that never suspend may run before the executor yields to the event loop.
@@ -116,13 +115,16 @@ class ThreadExecutor:
             if next_attempt is None:
                 with self._lock:
                     self._idle += 1
-            self._events.put(event)
+            if event is None:
+                self._events.put_ended(attempt)
+            else:
+                self._events.put(event)
             attempt = self._attempts.get() if next_attempt is None else next_attempt
 
-    def _handle(self, attempt: RunningAttempt) -> Event:
-        """Run the attempt and return the event that reports it."""
+    def _handle(self, attempt: RunningAttempt) -> Event | None:
+        """Run the attempt; return the event that reports it, or None if its handler has ended."""
         run_blocking(attempt)
-        return HandlerEnded(attempt)
+        return None
 
     def close(self) -> None:
         """Make the threads exit when they are idle."""
@@ -159,6 +161,8 @@ class TaskExecutor:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._yield_at = 0.0
+        """When a task of this executor yields next to the event loop, by the monotonic clock."""
 
     def run(self, attempt: RunningAttempt) -> None:
         """Run the attempt in an idle task, or in a new one. Safe to call from any thread."""
@@ -192,7 +196,6 @@ class TaskExecutor:
                 self._start_task()
 
     async def _run_attempts(self) -> None:
-        yield_at = 0.0
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # this code runs in a task
         while not self._closing:
@@ -205,11 +208,11 @@ class TaskExecutor:
             next_attempt = self._executor_queue.release_slot(attempt, self)
             if next_attempt is not None:
                 self._attempts.appendleft(next_attempt)
-            self._events.put(HandlerEnded(attempt))
-            if time.monotonic() > yield_at:
+            self._events.put_ended(attempt)
+            if time.monotonic() > self._yield_at:
                 # Handlers that never suspend would block the event loop as long as there are attempts.
                 await asyncio.sleep(0)
-                yield_at = time.monotonic() + _YIELD_SECONDS
+                self._yield_at = time.monotonic() + _YIELD_SECONDS
 
     def _is_shutting_down(self) -> bool:
         """Return whether a cancellation is meant for the executor and not for a single handler."""
@@ -237,7 +240,7 @@ async def run_async(
     if not attempt.start():
         return
     result: object
-    attempt.cancel_handler = _make_canceller(attempt, task)
+    attempt.cancel_handler = partial(_cancel_threadsafe, attempt, task)
     try:
         args, kwargs = attempt.arguments()
         result = await attempt.function(*args, **kwargs)
@@ -247,24 +250,23 @@ async def run_async(
     attempt.cancel_handler = None
     if task.cancelling():
         if is_shutting_down():
-            attempt.context.request_stop("shutdown")
+            attempt.handler_state.request_stop("shutdown")
         await _clear_cancellation(task)
-    await attempt.conclude_async(result)
+    if attempt.transaction is None:
+        attempt.conclude(result)
+    else:
+        await attempt.conclude_async(result)
 
 
-def _make_canceller(attempt: RunningAttempt, task: asyncio.Task[Any]) -> Callable[[], None]:
-    loop = task.get_loop()
+def _cancel_threadsafe(attempt: RunningAttempt, task: asyncio.Task[Any]) -> None:
+    with suppress(RuntimeError):  # the event loop is closed: the handler has ended
+        task.get_loop().call_soon_threadsafe(_cancel, attempt, task)
 
-    def cancel() -> None:
-        # When the event loop calls this, the task may already run another attempt.
-        if attempt.cancel_handler is not None:
-            task.cancel()
 
-    def cancel_threadsafe() -> None:
-        with suppress(RuntimeError):  # the event loop is closed: the handler has ended
-            loop.call_soon_threadsafe(cancel)
-
-    return cancel_threadsafe
+def _cancel(attempt: RunningAttempt, task: asyncio.Task[Any]) -> None:
+    # When the event loop calls this, the task may already run another attempt.
+    if attempt.cancel_handler is not None:
+        task.cancel()
 
 
 async def _clear_cancellation(task: asyncio.Task[Any]) -> None:

@@ -1,21 +1,14 @@
 """The attempts that a worker holds, from their claim to their settlement, and how those that ended were counted."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from holdfast.client.middleware import EndedAs, Middleware
-from holdfast.domain import limits
-from holdfast.domain.claims import Settlement
-from holdfast.domain.errors import LeaseLost
-from holdfast.domain.job import Job, row_of
+from holdfast.domain import claims, errors, job, limits, outcomes
+from holdfast.worker import job_logs, lease_keeper, status
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal, outcome_name
-from holdfast.worker.job_logs import failure_of, log_ended
-from holdfast.worker.lease_keeper import LeaseKeeper
-from holdfast.worker.status import FailedAttempt
 
 log = logging.getLogger("holdfast.worker")
 
@@ -26,17 +19,18 @@ _FAILURES_KEPT = 5
 class HeldAttempts:
     """The attempts of one worker whose leases the worker holds; used in its event loop."""
 
-    def __init__(self, keeper: LeaseKeeper, middleware: Sequence[Middleware]) -> None:
+    def __init__(self, keeper: lease_keeper.LeaseKeeper, middleware: Sequence[Middleware]) -> None:
         self.counts: Counter[str] = Counter()
         """Ended attempts, by outcome."""
-        self.failures: deque[FailedAttempt] = deque(maxlen=_FAILURES_KEPT)
+        self.failures: deque[status.FailedAttempt] = deque(maxlen=_FAILURES_KEPT)
         """The latest failed attempts, newest first."""
         self._keeper = keeper
         self._middleware = middleware
-        self._held: dict[tuple[int, int], RunningAttempt] = {}
-        self._to_settle: dict[tuple[int, int], RunningAttempt] = {}
+        # Dicts without values keep their order.
+        self._held: dict[RunningAttempt, None] = {}
+        self._to_settle: dict[RunningAttempt, None] = {}
         """Those that are decided."""
-        self._unacknowledged: dict[tuple[int, int], RunningAttempt] = {}
+        self._unacknowledged: dict[RunningAttempt, None] = {}
         """Those whose claims are not acknowledged yet."""
 
     def __len__(self) -> int:
@@ -45,19 +39,20 @@ class HeldAttempts:
 
     def attempts(self) -> list[RunningAttempt]:
         """Return all attempts, oldest claim first."""
-        return list(self._held.values())
+        return list(self._held)
 
     def longest_waiting(self) -> RunningAttempt | None:
         """Return the attempt that has waited longest for a slot, if any waits."""
-        return next((attempt for attempt in self._held.values() if attempt.waits_for_slot), None)
+        return next((attempt for attempt in self._held if attempt.waits_for_slot), None)
 
     def add(self, attempts: Sequence[RunningAttempt]) -> None:
         """Hold newly claimed attempts: renew their leases from now on."""
-        for attempt in attempts:
-            attempt.wrap_handler(self._middleware)
-            self._held[attempt.key] = attempt
-            if row_of(attempt.claim.job).unacknowledged:
-                self._unacknowledged[attempt.key] = attempt
+        if self._middleware:
+            for attempt in attempts:
+                attempt.wrap_handler(self._middleware)
+        self._held.update(dict.fromkeys(attempts))
+        waiting = [attempt for attempt in attempts if job.columns_of(attempt.claim.job).unacknowledged]
+        self._unacknowledged.update(dict.fromkeys(waiting))
         self._keeper.add(attempts)
 
     # --- claims ahead ----------------------------------------------------------------------------------------------
@@ -65,27 +60,25 @@ class HeldAttempts:
     def to_acknowledge(self) -> list[RunningAttempt]:
         """Return running attempts, as many as one call can acknowledge; settlement acknowledges ended ones."""
         running = [
-            attempt
-            for attempt in self._unacknowledged.values()
-            if attempt.started_at is not None and not attempt.decided
+            attempt for attempt in self._unacknowledged if attempt.started_at is not None and not attempt.decided
         ]
         return running[: limits.SETTLE_MANY_MAX]
 
     def acknowledged(self, attempts: Iterable[RunningAttempt]) -> None:
         """Record that the store knows that *attempts* have started."""
         for attempt in attempts:
-            self._unacknowledged.pop(attempt.key, None)
+            self._unacknowledged.pop(attempt, None)
 
     # --- settlement ------------------------------------------------------------------------------------------------
 
     def decided(self, attempt: RunningAttempt) -> bool:
         """Record that an attempt is decided; return whether it was held, and not settled or lost before."""
-        if attempt.key not in self._held:
+        if attempt not in self._held:
             return False
         if attempt.outcome is None:
             self.ended(attempt, "done" if attempt.settled else "lost")
         else:
-            self._to_settle[attempt.key] = attempt
+            self._to_settle[attempt] = None
         return True
 
     @property
@@ -95,26 +88,38 @@ class HeldAttempts:
 
     def to_settle(self) -> list[RunningAttempt]:
         """Return decided attempts, as many as one call can settle; they stay here until they have ended."""
-        return list(islice(self._to_settle.values(), limits.SETTLE_MANY_MAX))
+        return list(islice(self._to_settle, limits.SETTLE_MANY_MAX))
 
-    def settled(self, attempts: Sequence[RunningAttempt], settlements: Sequence[Settlement]) -> None:
+    def settled(self, attempts: Sequence[RunningAttempt], settlements: Sequence[claims.Settlement]) -> None:
         """Record the store's answers to the settlements of *attempts*."""
+        ended: list[tuple[RunningAttempt, EndedAs, Sequence[job.Job]]] = []
+        done: list[RunningAttempt] = []
+        # Most attempts succeed: they are counted together if nothing else is to be done for each of them.
+        quiet = not self._middleware and not job_logs.logs_success()
         for attempt, settlement in zip(attempts, settlements, strict=True):
             if settlement.error is None:
-                jobs = () if settlement.job is None else (settlement.job,)
-                self._count(attempt, outcome_name(attempt.outcome), jobs)
-            elif isinstance(settlement.error, LeaseLost):
+                if quiet and isinstance(attempt.outcome, outcomes.Done):
+                    done.append(attempt)
+                else:
+                    jobs = () if settlement.job is None else (settlement.job,)
+                    ended.append((attempt, outcome_name(attempt.outcome), jobs))
+            elif isinstance(settlement.error, errors.LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
-                self._count(attempt, "lost")
+                ended.append((attempt, "lost", ()))
             else:
                 # It stays here, to be settled with another outcome.
                 log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, settlement.error)
                 attempt.amend(failure_from_refusal(settlement.error))
                 continue
             self._remove(attempt)
-        self._keeper.remove(attempt for attempt in attempts if attempt.key not in self._held)
+        # Before they are counted, so that a status never shows a counted attempt as running.
+        self._keeper.remove([*done, *(attempt for attempt, _, _ in ended)])
+        if done:
+            self.counts["done"] += len(done)
+        for attempt, outcome, settled_jobs in ended:
+            self._count(attempt, outcome, settled_jobs)
 
-    def ended(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[Job] = ()) -> None:
+    def ended(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[job.Job] = ()) -> None:
         """Record that an attempt has ended: it was settled, or its lease is lost."""
         if self._remove(attempt):
             self._keeper.remove([attempt])
@@ -129,15 +134,18 @@ class HeldAttempts:
         return [attempt for attempt in attempts if attempt.lease_ends_at > now]
 
     def _remove(self, attempt: RunningAttempt) -> bool:
-        self._to_settle.pop(attempt.key, None)
-        self._unacknowledged.pop(attempt.key, None)
-        return self._held.pop(attempt.key, None) is not None
+        if attempt not in self._held:
+            return False
+        del self._held[attempt]
+        self._to_settle.pop(attempt, None)
+        self._unacknowledged.pop(attempt, None)
+        return True
 
-    def _count(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[Job] = ()) -> None:
-        failure = failure_of(attempt, jobs[0] if jobs else None)
+    def _count(self, attempt: RunningAttempt, outcome: EndedAs, jobs: Sequence[job.Job] = ()) -> None:
+        failure = job_logs.failure_of(attempt, jobs[0] if jobs else None)
         if failure is not None:
             self.failures.appendleft(failure)
         self.counts["retried" if failure is not None and failure.retried else outcome] += 1
-        log_ended(attempt, outcome, failure)
+        job_logs.log_ended(attempt, outcome, failure)
         if self._middleware:
             attempt.report_ended(self._middleware, outcome, jobs)

@@ -5,14 +5,12 @@ an error with its traceback: a program that does not configure logging shows bot
 level.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from holdfast.domain import outcomes
 from holdfast.domain.job import Job
-from holdfast.domain.outcomes import Failed
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.status import FailedAttempt
 
@@ -26,13 +24,22 @@ def log_started(attempts: Sequence[RunningAttempt]) -> None:
             _log.debug("job %s claimed", attempt.claim.job.id, extra=_fields(attempt, "claimed"))
 
 
+def logs_success() -> bool:
+    """Return whether the end of an attempt that has not failed is logged."""
+    return _log.isEnabledFor(logging.INFO)
+
+
 def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | None:
     """Return the report of a failed attempt; None if it did not fail or its job was cancelled.
 
     *settled* is the job after the settlement, if the worker knows it.
     """
     failed = attempt.outcome
-    if settled is None or not isinstance(failed, Failed) or settled.state in {"done", "cancelled", "retired"}:
+    if (
+        settled is None
+        or not isinstance(failed, outcomes.Failed)
+        or settled.state in {"done", "cancelled", "retired"}
+    ):
         return None
     return FailedAttempt(
         settled.number,
@@ -54,7 +61,7 @@ def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | No
         return
     extra = {**_fields(attempt, "ended"), "outcome": outcome, "seconds": _seconds(attempt)}
     attempt_outcome = attempt.outcome
-    if isinstance(attempt_outcome, Failed):
+    if isinstance(attempt_outcome, outcomes.Failed):
         extra["reason"] = attempt_outcome.reason
     if failure is None:
         _log.info("job %s ended: %s", attempt.claim.job.id, outcome, extra=extra)
@@ -62,7 +69,9 @@ def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | No
     extra |= {"job_number": failure.job_number, "max_attempts": failure.max_attempts, "failure": failure.message}
     if failure.next_attempt_at is not None:
         extra["next_attempt_at"] = failure.next_attempt_at.isoformat(timespec="milliseconds")
-    trace = attempt_outcome.traceback if isinstance(attempt_outcome, Failed) and not failure.retried else None
+    trace = (
+        attempt_outcome.traceback if isinstance(attempt_outcome, outcomes.Failed) and not failure.retried else None
+    )
     _log_with_trace(level, failure.text(datetime.now(UTC)), trace, extra)
 
 

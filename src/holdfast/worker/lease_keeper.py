@@ -4,8 +4,6 @@ One thread renews the worker's leases over its own store connection. The other c
 that these checks never wait for the store. Neither uses the event loop, because handlers may block it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,17 +13,14 @@ from typing import Literal, TypeAlias
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.client.sync_api.worker_calls import WorkerCalls
-from holdfast.domain import limits
+from holdfast.domain import errors, limits, output
 from holdfast.domain.claims import Claim, LeaseUpdate, Note, Renewal
-from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
-from holdfast.domain.output import OutputWrite, StreamEnd
-from holdfast.storage.notifications import worker_topic
+from holdfast.storage import notifications
 from holdfast.storage.store import Store
-from holdfast.tasks.output_buffer import OutputBuffer, take_emitted
-from holdfast.worker.attempt import RunningAttempt
+from holdfast.tasks import output_buffer
+from holdfast.worker import retry
+from holdfast.worker.attempt import RunningAttempt, emitted
 from holdfast.worker.events import AttemptDecided, EventQueue, StoreRecovered
-from holdfast.worker.output import emitted
-from holdfast.worker.retry import LEASE_RETRIES, RetryState
 from holdfast.worker.settings import WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
@@ -59,12 +54,12 @@ class LeaseKeeper:
         self._notifier = store.notifier
         self._events = events
         self._timer = settings.timer
-        self._retrying = RetryState("lease renewals", settings.timer, LEASE_RETRIES)
+        self._retrying = retry.RetryState("lease renewals", settings.timer, retry.LEASE_RETRIES)
         self._renewal_seconds = settings.lease_seconds / _RENEWALS_PER_LEASE
-        self._held: dict[tuple[int, int], RunningAttempt] = {}
+        self._held: dict[RunningAttempt, None] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._topic = worker_topic(settings.name)
+        self._topic = notifications.worker_topic(settings.name)
         self._woken = threading.Event()
         """Wakes the renewal thread: a cancel was requested, a handler emitted text, or the worker stops."""
         self._cancel_requested = self._emitted = False
@@ -88,9 +83,9 @@ class LeaseKeeper:
         """Renew the leases of *attempts* from now on, and write what their handlers emit."""
         attempts = list(attempts)
         for attempt in attempts:
-            attempt.context._on_output = self._note_emitted
+            attempt.report_output(self._note_emitted)
         with self._lock:
-            self._held.update((attempt.key, attempt) for attempt in attempts)
+            self._held.update(dict.fromkeys(attempts))
             resting, self._watch_idle = self._watch_idle, False
         if resting:
             self._attempt_added.set()
@@ -99,12 +94,12 @@ class LeaseKeeper:
         """Stop renewing the leases of *attempts*."""
         with self._lock:
             for attempt in attempts:
-                self._held.pop(attempt.key, None)
+                self._held.pop(attempt, None)
 
     def held(self) -> list[RunningAttempt]:
         """Return the attempts whose leases are renewed."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._held)
 
     def stop(self, seconds: float) -> bool:
         """Stop the threads and wait up to *seconds*; return whether both have ended.
@@ -173,7 +168,7 @@ class LeaseKeeper:
             for chunk in _chunks(attempts):
                 self._renew_chunk(chunk, started)
             self._unanswered_since = None
-        except Unavailable as error:
+        except errors.Unavailable as error:
             return min(self._retrying.failed(error), self._renewal_seconds)
         finally:
             self._look_for_output(attempts)
@@ -183,9 +178,9 @@ class LeaseKeeper:
 
     def _renew_chunk(self, held: Sequence[_Held], started: float) -> None:
         """Renew some leases and write the progress and text since the last renewal, in one commit."""
-        notes = [attempt.context.take_progress() for attempt, _ in held]
+        notes = [attempt.take_progress() for attempt, _ in held]
         attempts = [attempt for attempt, _ in held]
-        taken = take_emitted(emitted(_writable(attempts)))
+        taken = output_buffer.take_emitted(emitted(_writable(attempts)))
         texts = {claim.job.number: write for claim, _, write in taken}
         # Progress and text of a turn belong to its first entry.
         renewals = [
@@ -197,9 +192,10 @@ class LeaseKeeper:
         renewals += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
         try:
             answers, ends = self._calls.renew_many(renewals)
-        except Unavailable:
+        except errors.Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
-                attempt.context.return_progress(note)
+                if note is not None:
+                    attempt.handler_state.return_progress(note)
             raise
         remaining = iter(answers[len(held) :])
         for (attempt, claims), answer in zip(held, answers, strict=False):
@@ -212,11 +208,11 @@ class LeaseKeeper:
         """Write text that handlers have emitted; if the store does not answer, it stays for the next write."""
         started = self._timer.monotonic()
         self._emitted, self._write_at = False, started + _OUTPUT_SECONDS
-        taken = take_emitted(emitted(_writable(attempts)))
+        taken = output_buffer.take_emitted(emitted(_writable(attempts)))
         if taken:
             try:
                 ends = self._calls.append_output([(claim, write) for claim, _, write in taken])
-            except Unavailable as error:
+            except errors.Unavailable as error:
                 self._write_at = started + max(self._retrying.failed(error), _OUTPUT_SECONDS)
             else:
                 if self._retrying.succeeded():
@@ -227,14 +223,14 @@ class LeaseKeeper:
     def _note_written(
         self,
         attempts: Sequence[RunningAttempt],
-        taken: Sequence[tuple[Claim, OutputBuffer, OutputWrite]],
-        ends: Sequence[StreamEnd | HoldfastError],
+        taken: Sequence[tuple[Claim, output_buffer.OutputBuffer, output.OutputWrite]],
+        ends: Sequence[output.StreamEnd | errors.HoldfastError],
         started: float,
     ) -> None:
         """Apply the store's answers to text that was written for some of *attempts*, in order."""
         for (_, buffer, write), answer in zip(taken, ends, strict=True):
             buffer.answered(write, answer)
-            if isinstance(answer, LeaseLost):
+            if isinstance(answer, errors.LeaseLost):
                 attempt = next(attempt for attempt in attempts if attempt.output is buffer)
                 self.handle_renewal(attempt, answer, started)
 
@@ -243,13 +239,13 @@ class LeaseKeeper:
         if any(attempt.output for attempt in attempts):
             self._emitted = True
 
-    def handle_renewal(self, attempt: RunningAttempt, answer: Renewal | HoldfastError, started: float) -> None:
+    def handle_renewal(self, attempt: RunningAttempt, answer: Renewal | errors.HoldfastError, started: float) -> None:
         """Apply the store's answer to a renewal that was sent at *started*, by the monotonic clock."""
         if isinstance(answer, Renewal):
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:
                 attempt.stop("cancel")
-        elif isinstance(answer, LeaseLost) and not attempt.settled and attempt.lose_lease():
+        elif isinstance(answer, errors.LeaseLost) and not attempt.settled and attempt.lose_lease():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self._events.put(AttemptDecided(attempt))
 
@@ -258,7 +254,7 @@ class LeaseKeeper:
         undecided = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
         renewals = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in undecided]
         started = self._timer.monotonic()
-        with suppress(HoldfastError):
+        with suppress(errors.HoldfastError):
             answers, _ = await AsyncWorkerCalls(store).renew_many(renewals)
             for attempt, answer in zip(undecided, answers, strict=True):
                 self.handle_renewal(attempt, answer, started)
@@ -292,7 +288,6 @@ class LeaseKeeper:
 
     def _end_overdue(self, attempt: RunningAttempt, now: float) -> None:
         """Stop a handler that is past its timeout or whose lease has expired."""
-        job_id = attempt.claim.job.id
         if attempt.lease_ends_at <= now:
             unanswered = self._unanswered_since
             # If no renewal was sent in time, the process was stopped or blocked, perhaps by the job itself.
@@ -300,10 +295,10 @@ class LeaseKeeper:
                 # Before the handler is told, because a claim may follow at once and must report it.
                 self.cut_off_at = now
             if attempt.lose_lease():
-                log.error("lost the lease of job %s: it could not be renewed in time", job_id)
+                log.error("lost the lease of job %s: it could not be renewed in time", attempt.claim.job.id)
                 self._events.put(AttemptDecided(attempt))
         elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
-            log.warning("job %s is past its timeout and was stopped", job_id)
+            log.warning("job %s is past its timeout and was stopped", attempt.claim.job.id)
             self._events.put(AttemptDecided(attempt))
 
 
@@ -327,7 +322,7 @@ def _writable(attempts: Sequence[RunningAttempt]) -> list[RunningAttempt]:
     return [attempt for attempt in attempts if attempt.transaction is None or not attempt.transaction.is_open]
 
 
-def _combine(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
+def _combine(answers: list[Renewal | errors.HoldfastError]) -> Renewal | errors.HoldfastError:
     """Return one answer for an attempt: a lost or cancelled entry means a lost or cancelled turn."""
     if len(answers) == 1:
         return answers[0]

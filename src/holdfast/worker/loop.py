@@ -14,27 +14,25 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
-from holdfast.domain import limits
+from holdfast.domain import errors, limits, outcomes, results
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
-from holdfast.domain.errors import HandlersStuck, OutcomeUnknown, Unavailable
-from holdfast.domain.outcomes import Released
-from holdfast.domain.results import WorkerState
-from holdfast.storage.notifications import lane_topic
-from holdfast.storage.randomness import RANDOM
-from holdfast.worker import events
-from holdfast.worker.attempt import RunningAttempt, amend_invalid
+from holdfast.storage import notifications, randomness
+from holdfast.worker import (
+    claim_ahead,
+    events,
+    held_attempts,
+    job_logs,
+    lease_keeper,
+    stuck_handlers,
+    subscription,
+    transactions,
+)
+from holdfast.worker.attempt import RunningAttempt, amend_invalid, emitted, fail_refused
 from holdfast.worker.executors import Executor, ExecutorQueue, TaskExecutor, ThreadExecutor
-from holdfast.worker.held_attempts import HeldAttempts
-from holdfast.worker.job_logs import log_started
-from holdfast.worker.lease_keeper import LeaseKeeper
-from holdfast.worker.output import emitted, fail_refused
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.shutdown import Phase, Shutdown
 from holdfast.worker.status import WorkerStatus, running_jobs
-from holdfast.worker.stuck_handlers import StuckHandlers
-from holdfast.worker.subscription import affinities_of
-from holdfast.worker.transactions import offer_transaction
 from holdfast.worker.warm_resources import AffinityLoader
 
 if TYPE_CHECKING:
@@ -45,14 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.worker")
 
 _LINGER_SECONDS = 0.002
-# If handlers take less time than this on average, the worker claims enough jobs ahead to cover this time.
-_HORIZON_SECONDS = 0.02
-_PREFETCH_MAX = 500
 # Jobs that have waited longer for a slot are released, because another worker may be idle.
 _WAIT_SECONDS_MAX = 1.0
-# How often a worker polls for jobs if no notification comes, and checks what is due.
+# How often a worker checks what is due.
 _POLL_SECONDS = 1.0
-_AVERAGE_WEIGHT = 0.05
 
 
 class WorkerLoop:
@@ -62,13 +56,15 @@ class WorkerLoop:
     events. Calls that settle and claim run in a task beside it, one after the other: the *exchange*.
     """
 
-    def __init__(self, settings: WorkerSettings, event_queue: events.EventQueue, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, settings: WorkerSettings, event_queue: events.EventQueue, keeper: lease_keeper.LeaseKeeper
+    ) -> None:
         timer = settings.timer
-        self.fatal_error: HandlersStuck | None = None
+        self.fatal_error: errors.HandlersStuck | None = None
         """The error that makes this worker stop, if any."""
         self.draining = False
         self.shutdown = Shutdown(settings.grace_seconds, timer)
-        self.held = HeldAttempts(keeper, settings.queue._state.middleware)
+        self.held = held_attempts.HeldAttempts(keeper, settings.queue_state.middleware)
         self.row_changed = asyncio.Event()
         """Set if this worker's row in the registry needs an update."""
         self._settings = settings
@@ -80,12 +76,12 @@ class WorkerLoop:
         self._events = event_queue
         self._keeper = keeper
         self._listener = events.LaneListener(
-            settings.store.notifier, lane_topic, event_queue, events.Notified("jobs")
+            settings.store.notifier, notifications.lane_topic, event_queue, events.Notified("jobs")
         )
         self._executor_queue = ExecutorQueue(settings.concurrency, self._executor_for)
         self._threads = ThreadExecutor(self._executor_queue, event_queue)
         self._coroutines = TaskExecutor(self._executor_queue, event_queue, timer)
-        self._stuck = StuckHandlers(self._executor_queue, settings.concurrency, timer)
+        self._stuck = stuck_handlers.StuckHandlers(self._executor_queue, settings.concurrency, timer)
         self._affinities = self._create_affinity_loader()
         """The loaded affinities; None if this worker loads nothing."""
         self._dispatcher: Dispatcher | None = None
@@ -99,8 +95,7 @@ class WorkerLoop:
         """The number of attempts that run or wait for a slot."""
         self._next_claim_at = 0.0
         """When to claim next if no notification comes before."""
-        self._run_seconds = 1.0
-        """The moving average of how long handlers run."""
+        self._ahead = claim_ahead.ClaimAhead()
 
     # --- parts that not every worker needs -------------------------------------------------------------------------
 
@@ -109,7 +104,7 @@ class WorkerLoop:
             return None
         return AffinityLoader(
             self._settings.warm,
-            affinities_of(self._subscription.options),
+            subscription.affinities_of(self._subscription.options),
             store=self._store,
             keeper=self._keeper,
             executor_queue=self._executor_queue,
@@ -203,10 +198,10 @@ class WorkerLoop:
     # --- events ----------------------------------------------------------------------------------------------------
 
     def _handle_events(self) -> None:
+        if ended := self._events.take_ended():
+            self._handlers_ended(ended)
         for event in self._events.drain():
             match event:
-                case events.HandlerEnded(attempt):
-                    self._handler_ended(attempt)
                 case events.AttemptDecided(attempt):
                     self._attempt_decided(attempt)
                 case events.Notified(of):
@@ -237,18 +232,28 @@ class WorkerLoop:
         elif self._turns is not None:
             self._turns.notified()
 
-    def _handler_ended(self, attempt: RunningAttempt) -> None:
-        if not self._stuck.handler_ended(attempt):
-            self._free(attempt)
-            if (seconds := attempt.run_seconds) is not None:
-                self._run_seconds += (seconds - self._run_seconds) * _AVERAGE_WEIGHT
+    def _handlers_ended(self, attempts: Sequence[RunningAttempt]) -> None:
+        if len(self._stuck):
+            freed = [attempt for attempt in attempts if not self._stuck.handler_ended(attempt)]
+        else:
+            freed = list(attempts)
+        self._free(freed)
+        self._ahead.ended([seconds for attempt in freed if (seconds := attempt.run_seconds) is not None])
         if self._turns is not None:
-            self._turns.handler_ended(attempt)
-        self.held.decided(attempt)
+            for attempt in attempts:
+                self._turns.handler_ended(attempt)
+        for attempt in attempts:
+            self.held.decided(attempt)
 
-    def _free(self, attempt: RunningAttempt) -> None:
-        """Record that an attempt has left its slot."""
-        self._busy -= 1
+    def _free(self, attempts: Sequence[RunningAttempt]) -> None:
+        """Record that attempts have left their slots."""
+        self._busy -= len(attempts)
+        if self._turns is None and self._dispatcher is None and self._affinities is None:
+            return
+        for attempt in attempts:
+            self._slot_freed(attempt)
+
+    def _slot_freed(self, attempt: RunningAttempt) -> None:
         if self._turns is not None:
             self._turns.slot_freed(attempt)
         if self._dispatcher is not None:
@@ -285,7 +290,7 @@ class WorkerLoop:
             return
         waiting = self.held.longest_waiting()
         if waiting is not None and self._timer.monotonic() - waiting.claimed_at > _WAIT_SECONDS_MAX:
-            self._run_seconds = 1.0
+            self._ahead.start_over()
             self._release_waiting(loading=False)
 
     def _release_waiting(self, *, loading: bool = True) -> None:
@@ -296,8 +301,7 @@ class WorkerLoop:
 
     def _reclaim_slots(self) -> None:
         """Free the slots of handlers that do not stop, and shut down if there are too many of them."""
-        for attempt in self._stuck.reclaim_slots():
-            self._free(attempt)
+        self._free(self._stuck.reclaim_slots())
         stuck = self._stuck.error_if_too_many()
         if self._affinities is not None:
             stuck = self._affinities.cancel_overdue() or stuck
@@ -339,7 +343,7 @@ class WorkerLoop:
         """Request all handlers to stop; with *at_once*, release their jobs without waiting for them."""
         for attempt in self.held.attempts():
             attempt.stop("shutdown")
-            if at_once and attempt.decide(Released()):
+            if at_once and attempt.decide(outcomes.Released()):
                 self.held.decided(attempt)
 
     @property
@@ -374,11 +378,9 @@ class WorkerLoop:
         """Return how many more jobs this worker should claim."""
         if not self._claims_jobs or (self._dispatcher is not None and self._dispatcher.paused):
             return 0
-        extra = 0
-        if self._run_seconds < _HORIZON_SECONDS:
-            extra = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
+        wanted = self._concurrency + self._ahead.count(self._concurrency) - self._busy
         # One call claims a limited number of jobs; the next call claims more.
-        return max(0, min(self._concurrency + extra - self._busy, limits.CLAIM_MAX))
+        return max(0, min(wanted, max(self._concurrency, claim_ahead.BATCH_MAX)))
 
     async def _call_store(
         self, ended: list[RunningAttempt], job_room: int, turns: list[Turn], turn_slots: int
@@ -406,10 +408,10 @@ class WorkerLoop:
                 # to expire.
                 limit = room if unknown or self._claims_jobs else 0
                 settlements, claims = await self._send(ended, limit, token)
-            except Unavailable as error:
+            except errors.Unavailable as error:
                 await self._retry_waits.wait(self._retrying.failed(error))
                 ended = self.held.drop_expired(ended, self._timer.monotonic())
-                unknown = unknown or isinstance(error, OutcomeUnknown)
+                unknown = unknown or isinstance(error, errors.OutcomeUnknown)
                 if not unknown or self._timer.monotonic() > sent_at + self._keeper.lease_seconds:
                     unknown, sent_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
             except Exception as error:
@@ -420,15 +422,15 @@ class WorkerLoop:
                 self._retrying.succeeded()
                 self.held.settled(ended, settlements)
                 self._start_claims(claims, sent_at)
-                pause = _POLL_SECONDS * RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
+                pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
                 self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
                 return
 
     async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         if texts := emitted(ended):
-            await AsyncWorkerCalls(self._queue.store).flush_output(texts)
+            await AsyncWorkerCalls(self._store).flush_output(texts)
             fail_refused(ended)
-        pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
+        pairs = [(attempt.claim, attempt.outcome or outcomes.Released()) for attempt in ended]
         if not room:
             return await self._queue.settle_many(pairs), []
         kinds = (self._subscription.jobs or {}).get("kinds")
@@ -443,6 +445,12 @@ class WorkerLoop:
         self.held.acknowledged(started)
         self._keeper.note_cut_off_sent(sent_at)
         return both.settlements, both.claims
+
+    @property
+    def _poll_seconds(self) -> float:
+        """How long to wait for a notification before the next claim."""
+        # Jobs of an affinity that is not loaded may be claimed after a time, without a notification.
+        return _POLL_SECONDS if self._affinities is not None else self._store.notifier.poll_seconds
 
     def claim_options(self) -> ClaimOptions:
         """Return the options of a claim."""
@@ -467,13 +475,13 @@ class WorkerLoop:
         """Hold the leases of *attempts* and run them when slots become free."""
         for attempt in attempts:
             if attempt.task.takes_context:
-                offer_transaction(attempt, self._queue._state)
+                transactions.offer_transaction(attempt, self._settings.queue_state)
         self.held.add(attempts)
         if self.shutdown.phase is not Phase.RUNNING:
             # These were claimed by a call that was in progress when the worker was stopped.
             self._release_waiting()
             return
-        log_started(attempts)
+        job_logs.log_started(attempts)
         admitted = self._admit(attempts)
         self._busy += len(attempts)
         self._submit(admitted)
@@ -498,7 +506,7 @@ class WorkerLoop:
     # --- status ----------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> WorkerState:
+    def state(self) -> results.WorkerState:
         """The state that this worker's row in the registry shows."""
         if self.shutdown.phase is not Phase.RUNNING:
             return "stopping"
@@ -507,7 +515,11 @@ class WorkerLoop:
     @property
     def loaded(self) -> tuple[str, ...]:
         """The loaded affinities."""
-        return affinities_of(self._subscription.options) if self._affinities is None else self._affinities.loaded
+        return (
+            subscription.affinities_of(self._subscription.options)
+            if self._affinities is None
+            else self._affinities.loaded
+        )
 
     @property
     def switches(self) -> int:

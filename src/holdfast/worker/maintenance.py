@@ -3,8 +3,6 @@
 Promotion of due jobs, expired leases and deadlines are not handled here: every claim handles them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -12,20 +10,18 @@ import socket
 from contextlib import suppress
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.results import WorkerInfo, WorkerRequest
-from holdfast.storage.notifications import worker_request_topic
-from holdfast.storage.randomness import RANDOM
+from holdfast.domain import errors, results
+from holdfast.storage import notifications, randomness
 from holdfast.version import __version__
+from holdfast.worker import loop, retry
 from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
-from holdfast.worker.loop import WorkerLoop
-from holdfast.worker.retry import RetryState
 from holdfast.worker.settings import WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
 
 HEARTBEAT_SECONDS = 10.0
 _CHECK_SECONDS = 60.0
+_DECLARATION_SECONDS = 900.0
 # How long after its start a worker first checks for problems: workers that start with it have registered by then.
 _FIRST_CHECK_SECONDS = 5.0
 
@@ -33,13 +29,14 @@ _FIRST_CHECK_SECONDS = 5.0
 class WorkerMaintenance:
     """Runs beside the worker loop until it is stopped."""
 
-    def __init__(self, settings: WorkerSettings, worker_loop: WorkerLoop, events: EventQueue) -> None:
+    def __init__(self, settings: WorkerSettings, worker_loop: loop.WorkerLoop, events: EventQueue) -> None:
         self._timer = settings.timer
         self._loop = asyncio.get_running_loop()
-        self._requested: WorkerRequest | None = None
-        self._retrying = RetryState("maintenance calls", settings.timer)
+        self._requested: results.WorkerRequest | None = None
+        self._retrying = retry.RetryState("maintenance calls", settings.timer)
         self._stopping = False
         self._queue = settings.queue
+        self._store, self._tasks = settings.store, settings.tasks
         self._calls = AsyncWorkerCalls(settings.store)
         self._concurrency = settings.concurrency
         self._retention_seconds = settings.retention_seconds
@@ -48,25 +45,29 @@ class WorkerMaintenance:
         self._logged: set[tuple[str, str]] = set()
         self._lanes_checked = False
         self._published: set[str] = set()
+        self._codec = settings.queue_state.codec
+        self._next_declaration_at = self._timer.monotonic()
         # Random times keep workers that start together from running maintenance at the same time.
-        self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.random()
+        self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * randomness.RANDOM.random()
         first_check_seconds = min(_FIRST_CHECK_SECONDS, _CHECK_SECONDS)
-        self._next_check_at = self._timer.monotonic() + first_check_seconds * RANDOM.uniform(0.5, 1.0)
+        self._next_check_at = self._timer.monotonic() + first_check_seconds * randomness.RANDOM.uniform(0.5, 1.0)
 
     async def run(self) -> None:
         """Run maintenance until `stop`; failed calls are retried in the next round."""
-        topic = worker_request_topic(self._worker_loop.claim_options()["worker"])
-        self._queue.store.notifier.add(topic, self)
+        topic = notifications.worker_request_topic(self._worker_loop.claim_options()["worker"])
+        self._store.notifier.add(topic, self)
         try:
             await self._run()
         finally:
-            self._queue.store.notifier.remove(topic, self)
+            self._store.notifier.remove(topic, self)
 
     async def _run(self) -> None:
         while not self._stopping:
             try:
                 await self.write_row()
                 await self._publish_kinds()
+                if self._timer.monotonic() >= self._next_declaration_at:
+                    await self._declare_schedules()
                 if not self._lanes_checked:
                     await self._check_lanes()
                 if self._timer.monotonic() >= self._next_prune_at:
@@ -74,10 +75,10 @@ class WorkerMaintenance:
                 if self._timer.monotonic() >= self._next_check_at:
                     await self._check_problems()
                 self._retrying.succeeded()
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 self._retrying.failed(error)
             seconds_to_check = max(self._next_check_at - self._timer.monotonic(), 0.1)
-            await self._pause(min(HEARTBEAT_SECONDS * RANDOM.uniform(0.8, 1.0), seconds_to_check))
+            await self._pause(min(HEARTBEAT_SECONDS * randomness.RANDOM.uniform(0.8, 1.0), seconds_to_check))
 
     def stop(self) -> None:
         """Make `run` return after its current store call: a row written later would never be deleted."""
@@ -96,7 +97,7 @@ class WorkerMaintenance:
     async def write_row(self) -> None:
         """Write this worker's row in the registry, and pass on a new request to drain or stop."""
         claim_options = self._worker_loop.claim_options()
-        info = WorkerInfo(
+        info = results.WorkerInfo(
             worker=claim_options["worker"],
             incarnation=claim_options["incarnation"],
             host=socket.gethostname(),
@@ -124,18 +125,28 @@ class WorkerMaintenance:
 
     async def _publish_kinds(self) -> None:
         """Publish the tasks that this worker serves, each once: another version may publish the same kind later."""
-        claim_options, tasks = self._worker_loop.claim_options(), self._queue.tasks
+        claim_options = self._worker_loop.claim_options()
         kinds = [kind for kind in claim_options.get("kinds") or () if kind not in self._published]
         if kinds:
-            publications = {kind: tasks.get(kind).publication() for kind in kinds}
+            publications = {kind: self._tasks.get(kind).publication() for kind in kinds}
             await self._calls.publish_kinds(publications, claim_options["worker"])
             self._published.update(kinds)
+
+    async def _declare_schedules(self) -> None:
+        """Set the schedules that the tasks of this worker's queue declare; warn of names that belong to others."""
+        self._next_declaration_at = self._timer.monotonic() + _DECLARATION_SECONDS * randomness.RANDOM.uniform(0.8, 1)
+        declared = list(self._tasks.schedules.values())
+        if not declared:
+            return
+        for name, owner in await self._calls.declare_schedules(declared, self._codec):
+            taken = f"declared by module {owner}" if owner else "set by a call"
+            log.warning("schedule %s is not declared by this worker: it was %s; remove that one first", name, taken)
 
     async def _check_lanes(self) -> None:
         """Warn of lanes that may be misspelt: no task names them and no job was ever in them."""
         claim_options = self._worker_loop.claim_options()
         used = {lane.name for lane in await self._queue.lanes.list()}
-        known = used | set(self._queue.tasks.lanes(claim_options.get("kinds") or ()))
+        known = used | set(self._tasks.lanes(claim_options.get("kinds") or ()))
         self._lanes_checked = True
         for lane in claim_options.get("lanes", ()):
             if lane not in known:
@@ -145,8 +156,8 @@ class WorkerMaintenance:
                 )
 
     async def _prune(self) -> None:
-        self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
-        while await self._calls.delete_expired_uploads():
+        self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * randomness.RANDOM.uniform(0.5, 1.5)
+        while await self._calls.delete_expired():
             pass
         if self._retention_seconds is not None:
             pruned = await self._queue.admin.prune(older_than=self._retention_seconds)
@@ -156,7 +167,7 @@ class WorkerMaintenance:
 
     async def _check_problems(self) -> None:
         """Log stuck, suspect and unserved jobs, each trouble once until it is resolved."""
-        self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
+        self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * randomness.RANDOM.uniform(0.5, 1.5)
         findings = await self._calls.problems()
         problems = [finding for finding in findings if finding.status != "ok"]
         for finding in problems:

@@ -1,14 +1,12 @@
 """Retries of store calls that a part of the worker repeats until the store answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.domain.retry import RetryPolicy
-from holdfast.storage.randomness import RANDOM
+from holdfast.domain.backoff import RetryPolicy
+from holdfast.storage import randomness
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -32,7 +30,7 @@ class RetryState:
         purpose: str,
         timer: Timer,
         policy: RetryPolicy = WORKER_RETRIES,
-        chance: Callable[[], float] = RANDOM.random,
+        chance: Callable[[], float] = randomness.RANDOM.random,
     ) -> None:
         self._purpose = purpose
         self._timer = timer

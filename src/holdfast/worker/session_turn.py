@@ -4,8 +4,6 @@ Slots, leases and timeouts treat it like any other attempt, represented by its f
 settled and released together. Checkpoints add entries while its handler runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -16,41 +14,40 @@ from typing import Any, cast
 from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.queue import Queue, Transaction
-from holdfast.domain import failures
+from holdfast.domain import errors, failures, job, session_claims
 from holdfast.domain.claims import Claim
-from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
-from holdfast.domain.job import Job, is_suspect
 from holdfast.domain.outcomes import Done, Failed, Outcome, Released
-from holdfast.domain.session_claims import CheckpointOptions, SessionClaim
+from holdfast.tasks import control_flow, definition, handler_state, session_context, session_tasks
 from holdfast.tasks.arguments import PayloadInvalid
-from holdfast.tasks.control_flow import Cancelled
-from holdfast.tasks.session_tasks import AnySessionTask, BaseSessionTask, context_of
-from holdfast.tasks.task import TaskRegistry
-from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.retry import LEASE_RETRIES, RetryState
-from holdfast.worker.timers import REAL_TIMER, Timer
+from holdfast.worker import attempt, retry, timers
 
 log = logging.getLogger("holdfast.worker")
 
 
-class Turn(RunningAttempt):
+class Turn(attempt.RunningAttempt):
     """One run of a session's entries, from the claim to its settlement."""
 
-    __slots__ = ("_invalid_entries", "_tasks", "session_context")
-
-    def __init__(self, claim: SessionClaim, tasks: TaskRegistry, sent_at: float, timer: Timer = REAL_TIMER) -> None:
+    def __init__(
+        self,
+        claim: session_claims.SessionClaim,
+        tasks: definition.TaskTable,
+        sent_at: float,
+        timer: timers.Timer = timers.REAL_TIMER,
+    ) -> None:
         task = session_task(tasks, claim.entries[0].kind)
         super().__init__(claim.claims[0], task, sent_at, timer)
-        self.session_context = context_of(task)(claim)
-        self.context = self.session_context
-        self.context._tasks = tasks
+        self.handler_state = self.turn_state = handler_state.TurnState(claim)
+        self.handler_state.tasks = tasks
         self._tasks = tasks
         self._invalid_entries: dict[int, PayloadInvalid] = {}
 
+    def _make_context(self) -> session_context.BaseSessionContext:
+        return session_context.session_context_of(self.turn_state, is_async=self.task.is_async)
+
     @property
-    def session_claim(self) -> SessionClaim:
+    def session_claim(self) -> session_claims.SessionClaim:
         """The claim with all entries added so far."""
-        return self.session_context.turn
+        return self.turn_state.turn
 
     @property
     def claims(self) -> Sequence[Claim]:
@@ -60,18 +57,18 @@ class Turn(RunningAttempt):
     @property
     def suspect(self) -> bool:
         """Whether an entry may kill the process it runs in."""
-        return any(map(is_suspect, self.session_claim.entries))
+        return any(map(job.is_suspect, self.session_claim.entries))
 
     @property
     def limit(self) -> int:
         """The maximum number of entries."""
-        return cast(AnySessionTask, self.task).limit
+        return cast(session_tasks.SessionTaskDefinition, self.task).limit
 
-    def add_entries(self, more: SessionClaim) -> bool:
+    def add_entries(self, more: session_claims.SessionClaim) -> bool:
         """Add the entries of *more* if the turn is undecided; return whether they were added."""
         with self._lock:
             if not self._decided:
-                self.session_context.add_entries(more)
+                self.turn_state.add_entries(more)
             return not self._decided
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -81,10 +78,10 @@ class Turn(RunningAttempt):
         messages = self.decode(self.session_claim.entries)
         if len(self._invalid_entries) == len(self.session_claim.entries):
             raise next(iter(self._invalid_entries.values()))
-        task = cast(AnySessionTask, self.task)
+        task = cast(session_tasks.SessionTaskDefinition, self.task)
         return ((self.context, messages) if task.messages.takes_messages else (self.context,)), {}
 
-    def decode(self, entries: Sequence[Job]) -> list[Any]:
+    def decode(self, entries: Sequence[job.Job]) -> list[Any]:
         """Return the messages of *entries* in order, each decoded by the task of its kind.
 
         An entry that cannot be decoded fails permanently when the turn is settled; the other entries are unaffected.
@@ -101,11 +98,11 @@ class Turn(RunningAttempt):
 
     # --- settlement ------------------------------------------------------------------------------------------------
 
-    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> list[Job]:
+    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> list[job.Job]:
         """Settle the whole claim, one outcome for each entry; return the entries."""
         return queue.sessions.settle(self.session_claim, self._outcomes(outcome))
 
-    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> list[Job]:
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> list[job.Job]:
         """Settle the whole claim, one outcome for each entry; return the entries."""
         return await queue.sessions.settle(self.session_claim, self._outcomes(outcome))
 
@@ -123,11 +120,11 @@ class Turn(RunningAttempt):
         return outcomes
 
 
-def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:
+def session_task(tasks: definition.TaskTable, kind: str) -> session_tasks.SessionTaskDefinition:
     """Return the session task of *kind*."""
     task = tasks.get(kind)
-    if not isinstance(task, BaseSessionTask):
-        raise Misconfigured(f"kind {kind!r} is a plain task; declare it with session_task to handle sessions")
+    if not isinstance(task, session_tasks.SessionTaskDefinition):
+        raise errors.Misconfigured(f"kind {kind!r} is a plain task; declare it with session_task to handle sessions")
     return task
 
 
@@ -136,7 +133,7 @@ def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:
 
 def offer_checkpoints(turn: Turn, state: QueueState, capabilities: Sequence[str]) -> None:
     """Allow the handler of *turn* to add entries at checkpoints."""
-    turn.session_context._checkpoint_source = Checkpoints(turn, state, capabilities)
+    turn.turn_state.checkpoints = Checkpoints(turn, state, capabilities)
 
 
 class Checkpoints:
@@ -148,7 +145,9 @@ class Checkpoints:
         self._capabilities = capabilities
         self._lock = threading.Lock()
         self._lock_async = asyncio.Lock()
-        self._retrying = RetryState(f"checkpoints of session {turn.session_claim.session}", turn.timer, LEASE_RETRIES)
+        self._retrying = retry.RetryState(
+            f"checkpoints of session {turn.session_claim.session}", turn.timer, retry.LEASE_RETRIES
+        )
 
     def claim(self) -> list[Any]:
         """Claim waiting entries for the turn; return their messages."""
@@ -157,13 +156,13 @@ class Checkpoints:
             while (options := self._claim_options()) is not None:
                 try:
                     more = sessions.checkpoint(self._turn.session_claim, **options)
-                except LeaseLost:
+                except errors.LeaseLost:
                     raise self._lost() from None
-                except Unavailable as error:
-                    self._turn.context.wait_cancelled(self._retry_or_raise(error))
+                except errors.Unavailable as error:
+                    self._turn.handler_state.wait_stopped(self._retry_or_raise(error))
                     continue
                 if more is not None and not self._turn.add_entries(more):
-                    with suppress(HoldfastError):
+                    with suppress(errors.HoldfastError):
                         sessions.settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
@@ -176,26 +175,28 @@ class Checkpoints:
             while (options := self._claim_options()) is not None:
                 try:
                     more = await sessions.checkpoint(self._turn.session_claim, **options)
-                except LeaseLost:
+                except errors.LeaseLost:
                     raise self._lost() from None
-                except Unavailable as error:
+                except errors.Unavailable as error:
                     await self._turn.timer.sleep(self._retry_or_raise(error))
                     continue
                 if more is not None and not self._turn.add_entries(more):
-                    with suppress(HoldfastError):
+                    with suppress(errors.HoldfastError):
                         await sessions.settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
             return []
 
-    def _claim_options(self) -> CheckpointOptions | None:
+    def _claim_options(self) -> session_claims.CheckpointOptions | None:
         """Return the options of the claim; None if the turn is full, or is a command, which takes no more entries."""
         turn, held = self._turn, self._turn.session_claim
         if turn.transaction is not None:
-            raise Misconfigured("a checkpoint must come before the turn's transaction is opened, not within it")
+            raise errors.Misconfigured(
+                "a checkpoint must come before the turn's transaction is opened, not within it"
+            )
         if turn.decided:
             raise self._lost()
-        turn.context.raise_if_cancelled()
+        self._raise_if_stopped()
         left = turn.limit - len(held.entries)
         if left <= 0 or held.entry_type == "command":
             return None
@@ -206,18 +207,22 @@ class Checkpoints:
             "capabilities": self._capabilities,
         }
 
-    def _retry_or_raise(self, error: Unavailable) -> float:
+    def _retry_or_raise(self, error: errors.Unavailable) -> float:
         """Return how many seconds to wait before a retry, or raise `Cancelled` if the lease may have expired."""
         if self._turn.timer.monotonic() > self._turn.lease_ends_at:
             raise self._lost() from error
         return self._retrying.failed(error)
 
-    def _messages(self, more: SessionClaim | None) -> list[Any]:
+    def _messages(self, more: session_claims.SessionClaim | None) -> list[Any]:
         self._retrying.succeeded()
-        self._turn.context.raise_if_cancelled()
+        self._raise_if_stopped()
         return [] if more is None else self._turn.decode(more.entries)
 
-    def _lost(self) -> Cancelled:
+    def _raise_if_stopped(self) -> None:
+        if self._turn.stopped is not None:
+            raise control_flow.Cancelled(self._turn.stopped)
+
+    def _lost(self) -> control_flow.Cancelled:
         """Mark the turn as lost; return the exception to raise in its handler."""
         self._turn.lose_lease()
-        return Cancelled(self._turn.stopped or "lost")
+        return control_flow.Cancelled(self._turn.stopped or "lost")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.queue_state import QueueState
 from holdfast.storage.store import Store
-from holdfast.tasks.task import AnyTask, TaskRegistry
+from holdfast.tasks import definition
 from holdfast.worker.subscription import Subscription
 from holdfast.worker.timers import Timer
 
@@ -23,7 +24,7 @@ class IsolationSettings(NamedTuple):
     recycle_after: int
     kill_after_seconds: float
 
-    def isolates(self, task: AnyTask) -> bool:
+    def isolates(self, task: definition.TaskDefinition) -> bool:
         """Return whether *task* always runs isolated; session tasks never do, as they need the worker's store."""
         return (self.isolate_all or task.policy.isolate is not None) and not task.is_session_task
 
@@ -34,6 +35,7 @@ class WorkerSettings:
 
     name: str
     queue: AsyncQueue
+    queue_state: QueueState
     subscription: Subscription
     concurrency: int
     lease_seconds: float
@@ -46,13 +48,13 @@ class WorkerSettings:
     @property
     def store(self) -> Store:
         """The store of the queue."""
-        return self.queue.store
+        return self.queue_state.store
 
     @property
-    def tasks(self) -> TaskRegistry:
+    def tasks(self) -> definition.TaskTable:
         """The tasks of the queue."""
-        return self.queue.tasks
+        return self.queue_state.tasks
 
-    def tasks_served(self) -> list[AnyTask]:
+    def tasks_served(self) -> list[definition.TaskDefinition]:
         """Return the tasks whose jobs the worker claims."""
         return [self.tasks.get(kind) for kind in self.subscription.options.get("kinds") or ()]

@@ -1,7 +1,5 @@
 """The shutdown of a worker: its phases, and the time that each step may take."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import signal

@@ -48,7 +48,7 @@ def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[Runnin
             None if attempt.started_at is None else now - attempt.started_at,
             len(attempt.claims),
             attempt.claim.job.number,
-            *attempt.context.latest_progress,
+            *attempt.latest_progress,
         )
         for attempt in attempts
     ]

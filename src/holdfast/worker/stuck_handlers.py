@@ -4,15 +4,12 @@ A thread cannot be stopped from outside, and a task may suppress its cancellatio
 some seconds, and its return value is ignored. The worker tolerates as many of them as it has slots.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 
-from holdfast.domain.errors import HandlersStuck
+from holdfast.domain import errors
+from holdfast.worker import executors, timers
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.executors import ExecutorQueue
-from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
 
@@ -23,12 +20,12 @@ STOP_SECONDS = 5.0
 class StuckHandlers:
     """Watches handlers that were requested to stop; runs in the worker loop."""
 
-    def __init__(self, executor_queue: ExecutorQueue, limit: int, timer: Timer) -> None:
+    def __init__(self, executor_queue: executors.ExecutorQueue, limit: int, timer: timers.Timer) -> None:
         self._timer = timer
         self._executor_queue = executor_queue
         self._limit = limit
         self._stopping: deque[tuple[float, RunningAttempt]] = deque()
-        self._abandoned: dict[tuple[int, int], RunningAttempt] = {}
+        self._abandoned: set[RunningAttempt] = set()
 
     def __len__(self) -> int:
         """Return the number of handlers that run without a slot."""
@@ -47,7 +44,7 @@ class StuckHandlers:
             attempt = self._stopping.popleft()[1]
             if self._executor_queue.abandon(attempt):
                 reclaimed.append(attempt)
-                self._abandoned[attempt.key] = attempt
+                self._abandoned.add(attempt)
                 log.error(
                     "job %s of kind %s did not stop when requested (%s): abandoned, %d of at most %d",
                     *(attempt.claim.job.id, attempt.claim.job.kind, attempt.stopped),
@@ -55,16 +52,17 @@ class StuckHandlers:
                 )
         return reclaimed
 
-    def error_if_too_many(self) -> HandlersStuck | None:
+    def error_if_too_many(self) -> errors.HandlersStuck | None:
         """Return the error to stop the worker with if more handlers are abandoned than allowed."""
         if len(self._abandoned) <= self._limit:
             return None
-        kinds = sorted({attempt.claim.job.kind for attempt in self._abandoned.values()})
-        return HandlersStuck(len(self._abandoned), kinds)
+        kinds = sorted({attempt.claim.job.kind for attempt in self._abandoned})
+        return errors.HandlersStuck(len(self._abandoned), kinds)
 
     def handler_ended(self, attempt: RunningAttempt) -> bool:
         """Record that a handler has ended; return whether it had been abandoned."""
-        if self._abandoned.pop(attempt.key, None) is None:
+        if attempt not in self._abandoned:
             return False
+        self._abandoned.remove(attempt)
         log.warning("the abandoned handler of job %s has ended", attempt.claim.job.id)
         return True

@@ -1,15 +1,10 @@
 """The claim options of a worker; they include tasks that are declared while it runs."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 
-from holdfast.domain.claims import ClaimOptions
-from holdfast.domain.errors import Misconfigured
-from holdfast.domain.session_claims import AnySessionOptions
-from holdfast.tasks.session_tasks import BaseSessionTask
-from holdfast.tasks.task import TaskRegistry
+from holdfast.domain import claims, errors, session_claims
+from holdfast.tasks import definition, session_tasks
 
 log = logging.getLogger("holdfast.worker")
 
@@ -20,17 +15,17 @@ _SESSION_OPTIONS: Final = ("tenant", "capabilities", "worker", "incarnation", "l
 class Subscription:
     """The kinds and lanes of a worker: those given, or by default those of the queue's tasks."""
 
-    def __init__(self, tasks: TaskRegistry, options: ClaimOptions) -> None:
+    def __init__(self, tasks: definition.TaskTable, options: claims.ClaimOptions) -> None:
         self._tasks = tasks
         self._given = options
         self._known = len(tasks)
         for kind in options.get("kinds") or ():
             tasks.get(kind)
-        self.options: ClaimOptions
+        self.options: claims.ClaimOptions
         """The claim options for jobs and sessions together."""
-        self.jobs: ClaimOptions | None
+        self.jobs: claims.ClaimOptions | None
         """The options of a claim of jobs; None if the worker only handles sessions."""
-        self.sessions: AnySessionOptions | None
+        self.sessions: session_claims.AnySessionOptions | None
         """The options of a claim of any session; None if the worker handles no sessions."""
         self._update_options()
 
@@ -57,7 +52,9 @@ class Subscription:
 
     def _update_options(self) -> None:
         options = self.options = self._resolve_options()
-        limits_by_kind = {task.kind: task.limit for task in self._tasks if isinstance(task, BaseSessionTask)}
+        limits_by_kind = {
+            task.kind: task.limit for task in self._tasks if isinstance(task, session_tasks.SessionTaskDefinition)
+        }
         kinds = options.get("kinds") or ()
         job_kinds = [kind for kind in kinds if kind not in limits_by_kind]
         # An exclusive worker's first claim takes back the jobs of its previous run, even if it claims no kind.
@@ -73,17 +70,19 @@ class Subscription:
             "limit": session_limits,
         }
 
-    def _resolve_options(self) -> ClaimOptions:
+    def _resolve_options(self) -> claims.ClaimOptions:
         kinds = self._given.get("kinds")
         if kinds is None:
             kinds = self._tasks.kinds()
         if not kinds:
-            raise Misconfigured("the queue has no tasks; declare some with @queue.task, in a module that is imported")
+            raise errors.Misconfigured(
+                "the queue has no tasks; declare some with @queue.task, in a module that is imported"
+            )
         lanes = self._given.get("lanes") or self._tasks.lanes(kinds)
         return {**self._given, "kinds": list(kinds), "lanes": list(lanes)}
 
 
-def affinities_of(options: ClaimOptions) -> tuple[str, ...]:
+def affinities_of(options: claims.ClaimOptions) -> tuple[str, ...]:
     """Return the affinities that a claim with these options prefers."""
     affinity = options.get("affinity")
     return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

@@ -4,8 +4,6 @@ The supervisor runs no jobs and opens no store, so that no handler can crash it.
 pipe from the supervisor: when the supervisor dies, the pipe closes and the child exits.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue
@@ -18,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
-from holdfast.domain.retry import RetryPolicy
-from holdfast.worker.shutdown import stop_signals
+from holdfast.domain.backoff import RetryPolicy
+from holdfast.worker import shutdown
 
 log = logging.getLogger("holdfast.worker")
 
@@ -107,7 +105,8 @@ class WorkerProcesses:
     @contextmanager
     def _signal_handlers(self) -> Iterator[None]:
         before = {
-            number: signal.signal(number, lambda got, _frame: self._events.put(got)) for number in stop_signals()
+            number: signal.signal(number, lambda got, _frame: self._events.put(got))
+            for number in shutdown.stop_signals()
         }
         try:
             yield

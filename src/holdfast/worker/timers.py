@@ -4,8 +4,6 @@ A test passes its own timer to `Worker` and advances time itself, instead of wai
 periods. Waits for the operating system, such as for the exit of a process, do not use the timer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -19,14 +20,11 @@ from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api.queue import Queue, Transaction
 from holdfast.client.sync_api.worker_calls import WorkerCalls
-from holdfast.domain.artifacts import Artifact
+from holdfast.domain import artifacts, errors, outcomes
 from holdfast.domain.claims import Claim
-from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
-from holdfast.domain.outcomes import Done, Failed, Outcome
 from holdfast.domain.output import OutputWrite, StreamEnd
-from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
-from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.output import emitted
+from holdfast.storage import store
+from holdfast.worker.attempt import RunningAttempt, emitted
 from holdfast.worker.timers import Scheduled
 
 T = TypeVar("T")
@@ -34,8 +32,8 @@ T = TypeVar("T")
 
 def offer_transaction(attempt: RunningAttempt, state: QueueState) -> None:
     """Allow the handler of *attempt* to read artifacts, and to open a transaction that its settlement joins."""
-    attempt.context._open_transaction = partial(SettlingTransaction, attempt, state)
-    attempt.context._reader = JobArtifacts(attempt.claim.job.id, lambda: state)
+    attempt.handler_state.open_transaction = partial(SettlingTransaction, attempt, state)
+    attempt.handler_state.reader = JobArtifacts(attempt.claim.job.id, lambda: state)
     # In an isolated process, the handler's earlier output must be written before its transaction opens.
     attempt.flush_output = lambda: WorkerCalls(state.store).flush_output(emitted([attempt]))
 
@@ -47,11 +45,11 @@ class JobArtifacts:
         self._job_id = job_id
         self._state = state
 
-    def read(self, name: str) -> Artifact:
+    def read(self, name: str) -> artifacts.Artifact:
         """Return one artifact."""
         return Queue(self._state()).artifact(self._job_id, name)
 
-    async def read_async(self, name: str) -> Artifact:
+    async def read_async(self, name: str) -> artifacts.Artifact:
         """Return one artifact."""
         return await AsyncQueue(self._state()).artifact(self._job_id, name)
 
@@ -61,13 +59,13 @@ class SettlingTransaction:
 
     def __init__(self, attempt: RunningAttempt, state: QueueState, seconds: float) -> None:
         self._attempt = attempt
-        self._state = state
+        self._state = replace(state, parent=attempt.claim.job)
         self._seconds = seconds
         self._ends_at = 0.0
         self._expired = False
         self._guarded: _GuardedTransaction | None = None
-        self._opened: AbstractContextManager[ExternalTransaction] | None = None
-        self._opened_async: AbstractAsyncContextManager[ExternalTransaction] | None = None
+        self._opened: AbstractContextManager[store.ExternalTransaction] | None = None
+        self._opened_async: AbstractAsyncContextManager[store.ExternalTransaction] | None = None
         self._timer = attempt.timer
         self._expiry: Scheduled | None = None
 
@@ -105,9 +103,11 @@ class SettlingTransaction:
 
     def _check_only_one(self) -> None:
         if self._attempt.transaction is not None:
-            raise Misconfigured("this attempt has already opened its transaction; an attempt can open only one")
+            raise errors.Misconfigured(
+                "this attempt has already opened its transaction; an attempt can open only one"
+            )
 
-    def _begin(self, external: ExternalTransaction) -> _GuardedTransaction:
+    def _begin(self, external: store.ExternalTransaction) -> _GuardedTransaction:
         self._guarded = _GuardedTransaction(external)
         self._ends_at = self._timer.monotonic() + self._seconds
         self._attempt.transaction = self
@@ -137,7 +137,7 @@ class SettlingTransaction:
 
     # --- settlement ------------------------------------------------------------------------------------------------
 
-    def finish(self, outcome: Outcome) -> Outcome | None:
+    def finish(self, outcome: outcomes.Outcome) -> outcomes.Outcome | None:
         """Settle in the transaction and commit, or roll back; return the outcome still to settle, if any."""
         if self._guarded is None:
             return outcome
@@ -159,7 +159,7 @@ class SettlingTransaction:
                 return self._outcome_after_error(error)
             return None
 
-    async def finish_async(self, outcome: Outcome) -> Outcome | None:
+    async def finish_async(self, outcome: outcomes.Outcome) -> outcomes.Outcome | None:
         """Do the same for an async handler."""
         if self._guarded is None:
             return outcome
@@ -192,32 +192,36 @@ class SettlingTransaction:
         # A lease renewal that waits for the commit is refused after it: the lease is not lost but settled.
         self._attempt.settled = True
 
-    def _outcome_after_rollback(self, outcome: Outcome) -> Outcome:
+    def _outcome_after_rollback(self, outcome: outcomes.Outcome) -> outcomes.Outcome:
         """Return the outcome after the transaction was rolled back: not `Done`, because its writes are lost."""
-        return self._timeout_failure() if self._expired and isinstance(outcome, Done | Failed) else outcome
+        return (
+            self._timeout_failure()
+            if self._expired and isinstance(outcome, outcomes.Done | outcomes.Failed)
+            else outcome
+        )
 
-    def _outcome_instead_of_commit(self, outcome: Outcome) -> Outcome | None:
+    def _outcome_instead_of_commit(self, outcome: outcomes.Outcome) -> outcomes.Outcome | None:
         """Return the outcome to settle without a commit; None if the transaction may commit."""
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, outcomes.Done):
             return outcome
         if self._attempt.stopped in {"lost", "timeout"} or self._timer.monotonic() > self._ends_at:
             return self._timeout_failure()
         return None
 
-    def _timeout_failure(self) -> Failed:
+    def _timeout_failure(self) -> outcomes.Failed:
         message = f"its transaction was open for longer than {self._seconds:g} s"
-        return Failed(message, reason="transaction_timeout")
+        return outcomes.Failed(message, reason="transaction_timeout")
 
-    def _outcome_after_error(self, error: BaseException) -> Outcome | None:
+    def _outcome_after_error(self, error: BaseException) -> outcomes.Outcome | None:
         """Return the outcome of an attempt whose commit failed."""
         if not isinstance(error, Exception):
             raise error
-        if isinstance(error, LeaseLost | OutcomeUnknown):
+        if isinstance(error, errors.LeaseLost | errors.OutcomeUnknown):
             # The lease is lost, or the commit may have succeeded; if it did not, the lease expires.
             return None
         # Constraints of the caller's tables may reject the commit too.
-        reason = error.code if isinstance(error, HoldfastError) else "transaction_refused"
-        return Failed(f"its transaction could not be committed: {error}", reason=reason)
+        reason = error.code if isinstance(error, errors.HoldfastError) else "transaction_refused"
+        return outcomes.Failed(f"its transaction could not be committed: {error}", reason=reason)
 
     def _mark_ended(self) -> None:
         if self._expiry is not None:
@@ -246,9 +250,9 @@ class SettlingTransaction:
                     raise
 
 
-def _check_written(answers: list[StreamEnd | HoldfastError]) -> None:
+def _check_written(answers: list[StreamEnd | errors.HoldfastError]) -> None:
     for answer in answers:
-        if isinstance(answer, HoldfastError):
+        if isinstance(answer, errors.HoldfastError):
             raise answer
 
 
@@ -256,34 +260,35 @@ class _GuardedTransaction:
     """The transaction for its handler: locks keep calls from overlapping its end, and refuse calls after it."""
 
     joined: Final = True
+    writes_in_order: Final = False
     translate: Final = None
 
-    def __init__(self, external: ExternalTransaction) -> None:
+    def __init__(self, external: store.ExternalTransaction) -> None:
         self.external = external
         self.notifier = external.notifier
         self.lock = threading.Lock()
         self.lock_async = asyncio.Lock()
         self.ended = False
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return self.write(operation)
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         with self.lock:
             self._check_open()
-            return self.external.write(operation, plain)
+            return self.external.write(operation)
 
-    async def read_async(self, operation: Operation[T]) -> T:
+    async def read_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return await self.write_async(operation)
 
-    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    async def write_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         async with self.lock_async:
             self._check_open()
-            return await self.external.write_async(operation, plain)
+            return await self.external.write_async(operation)
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's SQL."""
@@ -299,7 +304,9 @@ class _GuardedTransaction:
 
     def _check_open(self) -> None:
         if self.ended:
-            raise Misconfigured("the transaction of this attempt has ended; it may have exceeded its time limit")
+            raise errors.Misconfigured(
+                "the transaction of this attempt has ended; it may have exceeded its time limit"
+            )
 
 
 class _RolledBackError(Exception):

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.claims import ClaimOptions
-from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.domain.validation import Duration
-from holdfast.storage.cancellation import in_daemon_thread
+from holdfast.storage import cancellation
 from holdfast.storage.store import Store
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.events import AffinitiesChanged, EventQueue
@@ -64,26 +63,23 @@ class WarmResources:
         """Raise `InvalidInput` if a value is invalid."""
         for option, hook in (("load", self.load), ("unload", self.unload)):
             if hook is not None and not callable(hook):
-                raise InvalidInput(option, f"must be a function that takes an affinity, not {type(hook).__name__}")
+                raise errors.InvalidInput(
+                    option, f"must be a function that takes an affinity, not {type(hook).__name__}"
+                )
         validation.integer(self.capacity, "capacity", 1, limits.AFFINITIES_MAX)
         if self.max_hold is not None:
             validation.duration_ms(self.max_hold, "max_hold")
-
-    @property
-    def max_hold_seconds(self) -> float | None:
-        """*max_hold* in seconds. For internal use."""
-        return None if self.max_hold is None else validation.duration_ms(self.max_hold, "max_hold") / 1000
 
 
 def check_warm(warm: object, loaded: tuple[str, ...]) -> None:
     """Raise `InvalidInput` if *warm* is not a `WarmResources`, or has no room for the *loaded* affinities."""
     if not isinstance(warm, WarmResources):
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "warm",
             f"must be a WarmResources, not {type(warm).__name__}; write Worker(queue, warm=WarmResources(load=load))",
         )
     if len(set(loaded)) > warm.capacity:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "affinity",
             f"names {len(set(loaded))} affinities, and the capacity of the warm resources is {warm.capacity}",
         )
@@ -125,7 +121,9 @@ class AffinityLoader:
         self.load_seconds = 0.0
         """How long loads and unloads took in total."""
         self._warm = warm
-        self._max_hold_seconds = warm.max_hold_seconds
+        self._max_hold_seconds = (
+            None if warm.max_hold is None else validation.duration_ms(warm.max_hold, "max_hold") / 1000
+        )
         self._store = store
         self._keeper = keeper
         self._executor_queue = executor_queue
@@ -188,7 +186,7 @@ class AffinityLoader:
 
     def _wait_for(self, affinity: str, attempt: RunningAttempt) -> None:
         attempt.loading_since = self._timer.monotonic()
-        attempt.context.note_progress(LOADING)
+        attempt.handler_state.note_progress(LOADING)
         load = self._loads.get(affinity)
         if load is None:
             load = self._loads[affinity] = _Load(affinity)
@@ -256,7 +254,7 @@ class AffinityLoader:
         if self._loads.get(load.affinity) is load:
             del self._loads[load.affinity]
             for attempt in load.attempts:
-                attempt.context.note_progress(WORKING)
+                attempt.handler_state.note_progress(WORKING)
                 attempt.loading_since = None
                 attempt.claimed_at = self._timer.monotonic()
             self._executor_queue.put(load.attempts)
@@ -264,7 +262,7 @@ class AffinityLoader:
 
     # --- overdue loads ---------------------------------------------------------------------------------------------
 
-    def cancel_overdue(self) -> HandlersStuck | None:
+    def cancel_overdue(self) -> errors.HandlersStuck | None:
         """Cancel loads whose waiting attempts have all timed out.
 
         Return the error to stop the worker with if the hook is sync and cannot be cancelled.
@@ -279,7 +277,7 @@ class AffinityLoader:
                 attempt.time_out()
             log.error("cancelled loading %s: all jobs that wait for it have timed out", load.affinity)
             if not inspect.iscoroutinefunction(self._warm.load):
-                stuck = HandlersStuck(1, sorted({attempt.claim.job.kind for attempt in load.attempts}))
+                stuck = errors.HandlersStuck(1, sorted({attempt.claim.job.kind for attempt in load.attempts}))
             self._start_waiting(load)
         return stuck
 
@@ -299,7 +297,7 @@ async def _call(hook: Hook, affinity: str) -> None:
         await hook(affinity)
         return
     # A daemon thread does not keep a stopping worker alive.
-    result = await in_daemon_thread(partial(_call_sync, hook, affinity))
+    result = await cancellation.in_daemon_thread(partial(_call_sync, hook, affinity))
     if inspect.isawaitable(result):
         await result
 

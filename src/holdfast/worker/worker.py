@@ -17,15 +17,15 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Unpack
 
-from holdfast.client import ids
+from holdfast.client import ids, queue_state
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.sync_api.queue import Queue
-from holdfast.domain import limits, validation
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
-from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.validation import Duration
-from holdfast.storage.cancellation import in_daemon_thread
+from holdfast.storage import cancellation
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
+from holdfast.webhooks import sender as webhook_sender
 from holdfast.worker import isolation
 from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
 from holdfast.worker.lease_keeper import LeaseKeeper
@@ -50,8 +50,9 @@ _STARTED_SECONDS = 0.05
 class Worker:
     """Runs the tasks of *queue* until it is stopped, at most *concurrency* at once, by default 8.
 
-    The options of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`)
-    select the jobs; by default the worker claims jobs of every task of the queue, in the lanes of these tasks.
+    The options of a claim in `ClaimOptions` select the jobs (*lanes*, *kinds*, *tenant*, *capabilities*, *affinity*,
+    *drain*, *exclusive*, *lease*); by default the worker claims jobs of every task of the queue, in the lanes of
+    these tasks.
     *grace* is the number of seconds to wait for running handlers on shutdown, by default 30; jobs that still run then
     are released.
     *retention* is the number of seconds to keep finished jobs and events; with None, they are never deleted.
@@ -73,27 +74,26 @@ class Worker:
         self,
         queue: Queue | AsyncQueue,
         *,
-        concurrency: int = CONCURRENCY_DEFAULT,
-        grace: Duration = GRACE_SECONDS_DEFAULT,
+        concurrency: int = 8,
+        grace: Duration = 30.0,
         retention: Duration | None = None,
         warm: WarmResources | None = None,
         isolate: Isolation | None = None,
         memory_limit: int | None = None,
-        recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
-        kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
+        recycle_after: int = 1_000,
+        kill_after: Duration = 5.0,
         metrics: WorkerMetrics | None = None,
         timer: Timer | None = None,
         **options: Unpack[ClaimOptions],
     ) -> None:
         if not isinstance(queue, Queue | AsyncQueue):
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 "queue",
                 f"must be a Queue or an AsyncQueue, not {type(queue).__name__}; "
                 'write queue = holdfast.connect("jobs.db"), declare tasks on it, then Worker(queue)',
             )
-        self._store = queue.store
-        self._queue = AsyncQueue(queue._state)
-        self._tasks = queue.tasks
+        self._queue_state = queue_state.state_of(queue)
+        self._store, self._tasks = self._queue_state.store, self._queue_state.tasks
         self._concurrency = validation.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else validation.duration_ms(retention, "retention") / 1000
         self._grace_seconds = validation.duration_ms(grace, "grace") / 1000
@@ -108,7 +108,7 @@ class Worker:
         self._warm = warm
         for name in ("wait", "lease_token", "hold_left", "affinities_held", "affinities_max"):
             if name in options:
-                raise InvalidInput(name, "cannot be set; the worker controls it")
+                raise errors.InvalidInput(name, "cannot be set; the worker controls it")
         self.name = validation.name(options.get("worker", ids.worker_name()), "worker")
         """The worker's name."""
         self.incarnation = options.get("incarnation", uuid.uuid4().hex)
@@ -172,7 +172,7 @@ class Worker:
         running handlers have ended or their jobs are released.
         """
         if isolation.inside:
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 "importing this module starts a worker, and the processes of isolated handlers import it too;"
                 " start the worker under `if __name__ == '__main__':`, or in another module"
             )
@@ -190,7 +190,8 @@ class Worker:
                 keeper.start()
                 log.info("%s", self.summary())
                 self._serving.set()
-                async with _running_maintenance(WorkerMaintenance(settings, worker_loop, events), shutdown):
+                maintenance = WorkerMaintenance(settings, worker_loop, events)
+                async with _running_maintenance(maintenance, shutdown), webhook_sender.sending(self._store):
                     await worker_loop.run()
             finally:
                 if not keeper.stop(shutdown.seconds_left(0.25)):
@@ -210,12 +211,13 @@ class Worker:
 
     def _settings(self) -> WorkerSettings:
         """Return what the parts of the worker share."""
-        state = self._queue._state
+        state = self._queue_state
         if self._metrics is not None:
             state = replace(state, middleware=(*state.middleware, self._metrics))
         return WorkerSettings(
             name=self.name,
             queue=AsyncQueue(state),
+            queue_state=state,
             subscription=Subscription(self._tasks, self._claim_options),
             concurrency=self._concurrency,
             lease_seconds=self._lease_seconds,
@@ -311,7 +313,7 @@ async def _running_maintenance(maintenance: WorkerMaintenance, shutdown: Shutdow
 
 
 def _in_daemon_thread(function: Callable[[], None]) -> asyncio.Future[None]:
-    return asyncio.ensure_future(in_daemon_thread(function))
+    return asyncio.ensure_future(cancellation.in_daemon_thread(function))
 
 
 def _run_and_set_result(ended: Future[None], run: Callable[[], None]) -> None:

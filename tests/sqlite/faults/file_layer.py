@@ -87,12 +87,15 @@ class FileLayer:
         self._seen = 0
         self._mutex = threading.Lock()
         self._methods: dict[int, _Methods] = {}
-        self._install()
+        self._kept: list[Any] = []
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def watch(self, folder: str) -> None:
         self._folder = folder
+        # Only now: a connection that is closed while the interpreter ends must not call functions of Python.
+        if not self._kept:
+            self._install()
 
     def record(self, log: str) -> None:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -125,7 +128,7 @@ class FileLayer:
         layer = find(None).contents
         self._open_original = _Open(ctypes.cast(layer.open, ctypes.c_void_p).value or 0)
         self._delete_original = _Delete(ctypes.cast(layer.delete, ctypes.c_void_p).value or 0)
-        self._kept: list[Any] = [_Open(self._open), _Delete(self._delete)]
+        self._kept = [_Open(self._open), _Delete(self._delete)]
         layer.open, layer.delete = self._kept
 
     def _open(self, layer: int, name: int | None, file: int, flags: int, flags_out: int | None) -> int:

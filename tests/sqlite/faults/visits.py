@@ -67,17 +67,19 @@ def fill_up(_interception: Interception, folder: str, payload_bytes: int, reserv
         if len(refusals) == 3:
             break
     _take_all_space(ballast)
+    # What was refused has made the log longer: the next write must not fit there.
+    text = "y" * (payload_bytes + 60_000)
     full = {
-        "enqueue": _result_of(lambda: queue.enqueue_many([{"kind": "mail", "payload": "y" * 50_000}] * 4)),
-        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "enqueue": _result_of(lambda: queue.enqueue_many([{"kind": "mail", "payload": text}] * 2)),
+        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done(text)).state),
         "read": _result_of(lambda: sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged)),
-        "another": _result_of(lambda: holdfast.connect(path).enqueue("mail", "y" * 50_000)),
+        "another": _result_of(lambda: holdfast.connect(path).enqueue("mail", text)),
         "elsewhere": _result_of(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail")),
     }
     ballast.unlink()
     reserve.unlink()
     freed = {
-        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done(text)).state),
         "elsewhere": _result_of(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail").created),
         "jobs": sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged),
     }

@@ -56,7 +56,7 @@ def use_with_failing_syncs(interception: Interception, folder: str, log: str, su
     return sum(failed)
 
 
-def _insist(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> holdfast.Enqueued[Any]:
+def _insist(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> holdfast.types.Enqueued[Any]:
     for _ in range(3):
         try:
             return queue.enqueue("mail", "x" * payload_bytes, job_id=job_id)

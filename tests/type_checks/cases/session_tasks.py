@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import holdfast
-from holdfast import AsyncSessionContext, Enqueued, SessionContext, Tasks
-from holdfast.types import SessionTask
+from holdfast import AsyncSessionContext, SessionContext, Tasks
+from holdfast.types import Enqueued, SessionTask
 
 queue = holdfast.connect(":memory:")
 tasks = Tasks()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import holdfast
-from holdfast import AsyncEnqueued, Context, Enqueued, NewJob, Tasks
-from holdfast.types import ContextTask, Task
+from holdfast import Context, NewJob, Tasks
+from holdfast.types import AsyncEnqueued, ContextTask, Enqueued, Task
 
 queue = holdfast.connect(":memory:")
 tasks = Tasks()

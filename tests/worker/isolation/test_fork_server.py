@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue
+from holdfast.tasks.task import definition_of
 from holdfast.worker.isolation import codec, log_records, task_locator
 from holdfast.worker.isolation.process_pool import Child, ForkServerProcess, Pool, ProcessUnavailable
 from tests.chaos.threads import wait_until
@@ -18,7 +19,9 @@ from tests.worker.isolation.processes import is_gone
 
 
 def _setup() -> dict[str, Any]:
-    places = {task.kind: task_locator.locate(task) for task in handlers.tasks.tasks if task.policy.isolate}
+    places = {
+        task.kind: task_locator.locate(definition_of(task)) for task in handlers.tasks.tasks if task.policy.isolate
+    }
     about = {"store": None, "worker": "w", "incarnation": "i", "levels": log_records.levels()}
     return {**task_locator.import_environment(), **about, "locations": places}
 
@@ -44,7 +47,7 @@ def _request(queue: Queue, task: Any, **arguments: Any) -> dict[str, Any]:
     claim = claim_one(queue)
     return {
         "kind": task.kind,
-        "location": task_locator.locate(task),
+        "location": task_locator.locate(definition_of(task)),
         "memory_limit": None,
         **codec.encode_claim(claim),
     }

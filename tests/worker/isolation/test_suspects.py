@@ -14,6 +14,7 @@ from holdfast import NewJob, Queue, Released
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 from tests.chaos.threads import wait_until
 from tests.support.assertions import failure_of
+from tests.support.claims import expire_leases
 from tests.support.stores import Harness
 from tests.worker.isolation import handlers
 from tests.worker.isolation.conftest import Shared
@@ -26,8 +27,9 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
     queue, started = shared.queue, str(tmp_path / "started")
     poison = handlers.poison.enqueue(started)
     neighbours = [handlers.neighbour.enqueue(f"{started}{number}") for number in range(3)]
-    with Child(work, shared.options, {"concurrency": 4, "lease": 0.5}) as victim:
+    with Child(work, shared.options, {"concurrency": 4}) as victim:
         wait_until(lambda: is_gone(victim.pid))
+    expire_leases(queue)
     with running_worker(queue, concurrency=4):
         found = [wait_finished(queue, enqueued.id) for enqueued in neighbours]
         job = wait_finished(queue, poison.id)
@@ -42,9 +44,8 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
 
 @pytest.mark.slow("handlers run in processes of their own")
 def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_path: Path) -> None:
-    # It takes seconds: a process starts, and a lease has to expire in real time.
     queue = shared.queue
-    with Child(work, shared.options, {"concurrency": 1, "lease": 1}) as victim:
+    with Child(work, shared.options, {"concurrency": 1}) as victim:
         # The number of short handlers after which a worker claims ahead.
         for enqueued in queue.enqueue_many([NewJob("which.plain", {}) for _ in range(400)]):
             wait_finished(queue, enqueued.id)
@@ -53,6 +54,7 @@ def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_p
         wait_until(lambda: queue.counts().get("running", 0) > 1)
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(victim.pid))
+    expire_leases(queue)
     with running_worker(queue, concurrency=1, kinds=["which.plain"]):
         jobs = [wait_finished(queue, enqueued.id) for enqueued in ahead]
 

@@ -1,15 +1,11 @@
 """The checks at the end of the demo: compare every claim with the store's data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast import Job, Queue
-from holdfast.cli.demo.processes import Refusal
-from holdfast.cli.demo.story import Victim
-from holdfast.types import Attempt, Event
+from holdfast import Job, Queue, types
+from holdfast.cli.demo import processes, story
 
 _TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))
 
@@ -36,12 +32,12 @@ class Record(NamedTuple):
     acknowledged: list[str]
     counts: dict[str, int]
     jobs: dict[str, Job]
-    attempts: dict[str, list[Attempt]]
-    events: list[Event]
+    attempts: dict[str, list[types.Attempt]]
+    events: list[types.Event]
     receipts: list[Receipt]
-    refusals: list[Refusal]
-    killed: Victim | None
-    frozen: Victim | None
+    refusals: list[processes.Refusal]
+    killed: story.Victim | None
+    frozen: story.Victim | None
 
     @property
     def finished(self) -> int:
@@ -77,9 +73,9 @@ def collect(
     queue: Queue,
     *,
     acknowledged: list[str],
-    refusals: list[Refusal],
-    killed: Victim | None,
-    frozen: Victim | None,
+    refusals: list[processes.Refusal],
+    killed: story.Victim | None,
+    frozen: story.Victim | None,
 ) -> Record:
     """Read the store's data and add the data of the run."""
     with queue.transaction() as transaction:
@@ -97,7 +93,7 @@ def collect(
     )
 
 
-def _all_events(queue: Queue) -> Iterator[Event]:
+def _all_events(queue: Queue) -> Iterator[types.Event]:
     page = queue.events(limit=1000)
     while len(page):
         yield from page
@@ -173,12 +169,12 @@ def _stale_refused(record: Record) -> Check:
     )
 
 
-def _struck_and_last(record: Record, victim: Victim) -> tuple[Attempt, Attempt]:
+def _struck_and_last(record: Record, victim: story.Victim) -> tuple[types.Attempt, types.Attempt]:
     attempts = record.attempts[victim.job_id]
     return next(attempt for attempt in attempts if attempt.epoch == victim.epoch), attempts[-1]
 
 
-def _taken_over(struck: Attempt, last: Attempt) -> bool:
+def _taken_over(struck: types.Attempt, last: types.Attempt) -> bool:
     return struck.outcome == "expired" and last.outcome == "done" and last.incarnation != struck.incarnation
 
 

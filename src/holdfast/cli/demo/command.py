@@ -3,8 +3,6 @@
 This module contains the command: it creates the store, runs the scenario and prints the summary.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal
@@ -21,13 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 import holdfast
+from holdfast.cli import errors, options
+from holdfast.cli.demo import picture, plan, processes
 from holdfast.cli.demo.checks import Check, Record, collect, examine
-from holdfast.cli.demo.picture import LiveStage, PlainStage, QuietStage, Stage, can_draw
-from holdfast.cli.demo.plan import Pace
-from holdfast.cli.demo.processes import DemoWorkers
 from holdfast.cli.demo.story import GaveUp, Story
-from holdfast.cli.errors import REFUSED, CommandError
-from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
 _NORMAL_SECONDS: Final = 30.0
@@ -44,7 +39,7 @@ given. It ignores --url.
 """
 
 
-@click.command(cls=Command, opens_store=False, epilog=EPILOG)
+@click.command(cls=options.Command, opens_store=False, epilog=EPILOG)
 @click.option(
     "--seconds",
     type=click.FloatRange(5, 300),
@@ -61,7 +56,7 @@ given. It ignores --url.
     help="Use this file, which must not exist, and keep it.",
 )
 @click.option("--plain", is_flag=True, help="Print lines instead of a live screen; the default without a terminal.")
-@pass_terminal
+@options.pass_terminal
 def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plain: bool) -> None:
     """Show with real processes what happens when workers die.
 
@@ -70,7 +65,7 @@ def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plai
     """
     if keep is not None and keep.exists():
         raise click.BadParameter(f"{str(keep)!r} exists; name a file that does not", param_hint="'--keep'")
-    pace = Pace.lasting(_FAST_SECONDS if fast else seconds)
+    pace = plan.Pace.lasting(_FAST_SECONDS if fast else seconds)
     with _clean_up_on_signals(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         record = _play(str(keep or Path(folder) / "demo.db"), Path(folder), pace, _stage(terminal, plain=plain))
     checks = examine(record)
@@ -82,21 +77,23 @@ def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plai
     click.get_current_context().exit(0 if all(check.holds for check in checks) else 1)
 
 
-def _stage(terminal: Terminal, *, plain: bool) -> Stage:
+def _stage(terminal: Terminal, *, plain: bool) -> picture.Stage:
     if terminal.json:
-        return QuietStage()
-    return LiveStage(terminal.out) if not plain and can_draw(terminal.out) else PlainStage()
+        return picture.QuietStage()
+    return picture.LiveStage(terminal.out) if not plain and picture.can_draw(terminal.out) else picture.PlainStage()
 
 
-def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
-    with holdfast.connect(url) as queue, DemoWorkers(url, folder, pace) as workers:
+def _play(url: str, folder: Path, pace: plan.Pace, stage: picture.Stage) -> Record:
+    with holdfast.connect(url) as queue, processes.DemoWorkers(url, folder, pace) as workers:
         story = Story(queue, workers, pace)
         try:
             with stage.open():
                 for _ in story.play():
                     stage.show(story.scene)
         except GaveUp as problem:
-            raise CommandError(f"the demo failed: {problem}", code="demo_failed", exit_code=REFUSED) from None
+            raise errors.CommandError(
+                f"the demo failed: {problem}", code="demo_failed", exit_code=errors.REFUSED
+            ) from None
         return collect(
             queue,
             acknowledged=story.acknowledged,
@@ -129,7 +126,7 @@ def _document(record: Record, checks: list[Check]) -> dict[str, object]:
         "acknowledged": len(record.acknowledged),
         "finished": record.finished,
         "settled_once": record.settled_once,
-        "expires": record.ended("expired"),
+        "expired": record.ended("expired"),
         "refusals": len(record.refusals),
         "retries": record.retries,
         "checks": [check._asdict() for check in checks],

@@ -1,7 +1,5 @@
 """The display of the demo: a live screen on a terminal, else plain lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
@@ -15,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Job
-from holdfast.cli.demo.processes import Member
-from holdfast.cli.demo.story import ACTS, Message, Scene, Tone
+from holdfast.cli.demo import processes, story
 
-_STYLES: Final[dict[Tone, str]] = {
+_STYLES: Final[dict[story.Tone, str]] = {
     "plain": "default",
     "good": "green",
     "warning": "yellow",
@@ -49,7 +46,7 @@ class Stage(Protocol):
         """Return a context in which `show` may be called."""
         ...
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: story.Scene) -> None:
         """Show the current state of the scene."""
         ...
 
@@ -64,7 +61,7 @@ class PlainStage:
         """Return a context without effect."""
         return nullcontext()
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: story.Scene) -> None:
         """Print new messages."""
         for message in scene.messages[self._printed :]:
             click.echo(f"{message.at:6.1f} s  {message.text}")
@@ -78,7 +75,7 @@ class QuietStage:
         """Return a context without effect."""
         return nullcontext()
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: story.Scene) -> None:
         """Do nothing."""
 
 
@@ -93,7 +90,7 @@ class LiveStage:
         """Return a context that switches to the alternate screen and restores the terminal."""
         return self._live
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: story.Scene) -> None:
         """Redraw the scene."""
         self._live.update(Picture(self._console, scene).draw(), refresh=True)
 
@@ -107,7 +104,7 @@ def can_draw(console: Console) -> bool:
 class Picture:
     """One drawing of a scene, sized for the console."""
 
-    def __init__(self, console: Console, scene: Scene) -> None:
+    def __init__(self, console: Console, scene: story.Scene) -> None:
         self._scene = scene
         self._width, self._height = console.size
         self._full, self._empty = ("#", ".") if console.options.ascii_only else ("█", "░")
@@ -135,8 +132,8 @@ class Picture:
         title.add_column(justify="right")
         name = Text("Holdfast", "bold").append(": three worker processes on one SQLite file", "not bold")
         title.add_row(name, Text(f"{scene.at:.1f} s", "dim"))
-        act = ACTS[scene.act - 1]
-        played = Text(f"{scene.act} of {len(ACTS)}  {act.title}", "bold cyan")
+        act = story.ACTS[scene.act - 1]
+        played = Text(f"{scene.act} of {len(story.ACTS)}  {act.title}", "bold cyan")
         return Group(title, played, Text(act.why, "cyan", no_wrap=True, overflow="ellipsis"))
 
     def _jobs(self) -> RenderableType:
@@ -158,7 +155,7 @@ class Picture:
             table.add_row(*self._worker(worker, member), style=_ROW_STYLES[member.condition])
         return table
 
-    def _worker(self, worker: str, member: Member) -> Iterable[RenderableType]:
+    def _worker(self, worker: str, member: processes.Member) -> Iterable[RenderableType]:
         held = self._scene.running.get(worker)
         condition = member.condition if member.condition != "up" else "working" if held else "idle"
         process = Text(condition, _CONDITION_STYLES[condition])
@@ -196,5 +193,5 @@ class Picture:
         return Text(self._full * filled, style).append(self._empty * (width - filled), "dim")
 
 
-def _line(message: Message) -> Text:
+def _line(message: story.Message) -> Text:
     return Text(f"{message.at:5.1f} s  ", "dim").append(message.text, _STYLES[message.tone])

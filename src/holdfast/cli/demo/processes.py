@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from holdfast import Job, Queue, Unavailable
-from holdfast.cli.demo.plan import WORKERS, Pace
+from holdfast.cli.demo import plan
 from holdfast.cli.demo.worker import Settings
 
 Condition = Literal["up", "killed", "frozen"]
@@ -58,7 +58,7 @@ class Member:
 class DemoWorkers:
     """The workers by name. Leaving the context stops every process."""
 
-    def __init__(self, url: str, folder: Path, pace: Pace) -> None:
+    def __init__(self, url: str, folder: Path, pace: plan.Pace) -> None:
         self._url = url
         self._folder = folder
         self._pace = pace
@@ -76,7 +76,7 @@ class DemoWorkers:
 
     def start_all(self) -> None:
         """Start every worker."""
-        for worker in WORKERS:
+        for worker in plan.WORKERS:
             self.start(worker)
 
     def start(self, worker: str) -> Member:

@@ -4,8 +4,6 @@
 come from the store's event log and from the workers.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -13,11 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from holdfast import Job, NewJob, Queue
-from holdfast.cli.demo.plan import CHAT, Pace, Plan
-from holdfast.cli.demo.processes import DemoWorkers, Refusal, still_holds
+from holdfast import Job, NewJob, Queue, types
+from holdfast.cli.demo import plan, processes
 from holdfast.cli.demo.worker import RECEIPTS_TABLE
-from holdfast.types import Event
 
 Tone = Literal["plain", "good", "warning", "bad", "fence", "act"]
 
@@ -73,8 +69,8 @@ class Victim(NamedTuple):
 class Scene:
     """The current state of the demo, as the display shows it."""
 
-    workers: DemoWorkers
-    pace: Pace
+    workers: processes.DemoWorkers
+    pace: plan.Pace
     act: int = 0
     at: float = 0.0
     acknowledged: int = 0
@@ -92,11 +88,11 @@ class GaveUp(Exception):  # noqa: N818  # it names what happened
 class Story:
     """Runs the acts and records the data for the checks."""
 
-    def __init__(self, queue: Queue, workers: DemoWorkers, pace: Pace) -> None:
+    def __init__(self, queue: Queue, workers: processes.DemoWorkers, pace: plan.Pace) -> None:
         self._queue = queue
         self._workers = workers
         self._pace = pace
-        self._plan = Plan(pace)
+        self._plan = plan.Plan(pace)
         self._started = time.monotonic()
         self._cursor: str | None = None
         # State from printed events: an act proceeds only after the event has been printed.
@@ -106,7 +102,7 @@ class Story:
         self._lease_seen: dict[str, tuple[datetime | None, float]] = {}
         self.scene = Scene(workers, pace)
         self.acknowledged: list[str] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[processes.Refusal] = []
         self.killed: Victim | None = None
         self.frozen: Victim | None = None
 
@@ -136,7 +132,7 @@ class Story:
         while self.killed is None:
             held = yield from self._wait_for_running_job()
             self._workers.kill(held.worker or "")
-            if still_holds(self._queue, held):
+            if processes.still_holds(self._queue, held):
                 self.killed = self._victim(held)
                 self._log(f"{held.worker} killed with SIGKILL holding {_describe(held)}", "bad")
             else:
@@ -182,10 +178,10 @@ class Story:
         while True:
             yield from self._refresh()
             for job in self.scene.running.values():
-                if job.kind == CHAT.kind and _PERCENT_FROM <= (job.percent or 0) <= _PERCENT_TO:
+                if job.kind == plan.CHAT.kind and _PERCENT_FROM <= (job.percent or 0) <= _PERCENT_TO:
                     return job
             if not any(self.scene.counts.get(state) for state in ("ready", "scheduled", "running")):
-                self._enqueue([self._plan.job(CHAT)])
+                self._enqueue([self._plan.job(plan.CHAT)])
 
     def _victim(self, held: Job) -> Victim:
         return Victim(held.worker or "", held.id, held.epoch)
@@ -247,12 +243,12 @@ class Story:
             until, seen_at = self._lease_seen[job.id] = (job.lease_until, self._now())
         return self._pace.lease - (self._now() - seen_at)
 
-    def _new_events(self) -> list[Event]:
+    def _new_events(self) -> list[types.Event]:
         page = self._queue.events(after=self._cursor, limit=1000)
         self._cursor = page.cursor
         return list(page)
 
-    def _update_state(self, event: Event) -> None:
+    def _update_state(self, event: types.Event) -> None:
         if event.name == "claimed":
             self._epochs[event.job_id] = int(event.details["epoch"])
         elif event.name == "done":
@@ -266,7 +262,7 @@ class Story:
     def _now(self) -> float:
         return time.monotonic() - self._started
 
-    def _log_event(self, event: Event) -> None:
+    def _log_event(self, event: types.Event) -> None:
         details, job_id = event.details, event.job_id
         match event.name:
             case "expired":
@@ -283,7 +279,7 @@ class Story:
             case _:
                 pass
 
-    def _log_refusal(self, refusal: Refusal) -> None:
+    def _log_refusal(self, refusal: processes.Refusal) -> None:
         if refusal.what != "settle_refused":
             return
         self.refusals.append(refusal)

@@ -10,24 +10,19 @@ from typing import BinaryIO, Final
 
 from holdfast.client import ids, validate_calls
 from holdfast.client.async_api.namespace import AsyncNamespace
-from holdfast.domain import limits, output, validation
+from holdfast.domain import errors, limits, output, validation
 from holdfast.domain.artifacts import AnyArtifact, Artifact, Upload, check_artifacts, check_chunk, check_digest
-from holdfast.domain.claims import Claim, Lease
-from holdfast.domain.errors import ArtifactNotFound, HoldfastError, InvalidInput, UploadNotFound, WaitTimeout
+from holdfast.domain.claims import Claim, Lease, fence_of
 from holdfast.domain.output import OutputChunk, OutputPage, OutputWrite
 from holdfast.domain.results import ArtifactInfo
-from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.validation import Duration
-from holdfast.operations import artifacts as artifact_operations
-from holdfast.operations import maintenance
-from holdfast.operations import output as output_operations
-from holdfast.storage.notifications import job_topic, output_topic
+from holdfast.operations import artifacts as artifact_operations, maintenance, output as output_operations
+from holdfast.storage import notifications
 from holdfast.storage.runners import AsyncRunner
 
 # How often a reader of a stream looks if no notification comes.
 _POLL_SECONDS: Final = 1.0
 _NUMBER_MAX: Final = (1 << 62) - 1
-_UPLOAD_SECONDS: Final = limits.UPLOAD_MS_DEFAULT / 1000
 
 
 class AsyncContentWrites(ABC):
@@ -44,22 +39,23 @@ class AsyncContentWrites(ABC):
         so it may be sent again. Without it, every call appends.
         """
         if not output.check_text(text):
-            raise InvalidInput("text", "must not be empty")
+            raise errors.InvalidInput("text", "must not be empty")
         part = None if part is None else validation.integer(part, "part", 0, _NUMBER_MAX)
         held = await self._claim_of(claim)
         [end] = await self._runner.write(output_operations.append, [(held, OutputWrite(part, [text]))])
-        if isinstance(end, HoldfastError):
+        if isinstance(end, errors.HoldfastError):
             raise end
         return end.number if part is None else end.number - (end.part - part)
 
     async def attach(self, claim: Claim | Lease, artifacts: Sequence[AnyArtifact]) -> None:
         """Store artifacts of a running job, or raise `LeaseLost`; replace earlier outputs of the same names.
 
-        Raises `Conflict` if an input of the job has the name.
+        Each is an `Artifact`, or of an upload `upload.artifact(name)`. Raises `Conflict` if an input of the job has
+        the name.
         """
         checked = check_artifacts(artifacts)
         held = await self._claim_of(claim)
-        await self._runner.write(artifact_operations.attach, held.fence, checked)
+        await self._runner.write(artifact_operations.attach, fence_of(held), checked)
 
     @abstractmethod
     async def _claim_of(self, held: Claim | Lease) -> Claim:
@@ -73,12 +69,11 @@ class AsyncContentReads:
 
     # --- output ----------------------------------------------------------------------------------------------------
 
-    async def output(
-        self, job_id: str, *, after: int = 0, limit: int = limits.OUTPUT_PAGE_MAX, tenant: str | None = None
-    ) -> OutputPage:
+    async def output(self, job_id: str, *, after: int = 0, limit: int = 100, tenant: str | None = None) -> OutputPage:
         """Return chunks of a job's output after the chunk with the number *after*, in order, without waiting.
 
-        A page has up to *limit* chunks, by default 100. Raises `JobNotFound` if there is no such job.
+        A page has up to *limit* chunks. Raises `JobNotFound` if there is no such job; with *tenant*, jobs of other
+        tenants are not found.
         """
         after = validation.integer(after, "after", 0, _NUMBER_MAX)
         limit = validation.integer(limit, "limit", 1, limits.OUTPUT_PAGE_MAX)
@@ -97,14 +92,15 @@ class AsyncContentReads:
         """Iterate over a job's output after the chunk with the number *after*, and follow it until the job finishes.
 
         To continue after an interruption, pass the number of the last chunk. Raises `JobNotFound`, also if the job is
-        deleted, and `WaitTimeout` after it has waited for *timeout* seconds in total, by default never.
+        deleted, and `WaitTimeout` after it has waited for *timeout* seconds in total, by default never. With
+        *tenant*, jobs of other tenants are not found.
         """
         after = validation.integer(after, "after", 0, _NUMBER_MAX)
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         allowed_ms = None if timeout is None else validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX)
         left = allowed = float("inf") if allowed_ms is None else allowed_ms / 1000
         limit, read = limits.OUTPUT_PAGE_MAX, output_operations.read
-        with self._runner.listen(output_topic(job_id), job_topic(job_id)) as listener:
+        with self._runner.listen(notifications.output_topic(job_id), notifications.job_topic(job_id)) as listener:
             while True:
                 began = time.monotonic()
                 page, overdue = await self._runner.read(read, job_id, after, limit, tenant, max(left, 0.0))
@@ -119,7 +115,7 @@ class AsyncContentReads:
                     await self._runner.write(maintenance.fail_late_jobs)
                 elif len(page) < limit:
                     if left <= 0:
-                        raise WaitTimeout(job_id, allowed)
+                        raise errors.WaitTimeout(job_id, allowed)
                     left -= await listener.wait(min(_POLL_SECONDS, left))
 
     # --- artifacts -------------------------------------------------------------------------------------------------
@@ -127,7 +123,7 @@ class AsyncContentReads:
     async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
         """Return the artifacts of a job, inputs and outputs, sorted by name, without their bytes.
 
-        Raises `JobNotFound` if there is no such job.
+        Raises `JobNotFound` if there is no such job; with *tenant*, jobs of other tenants are not found.
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return await self._runner.read(artifact_operations.artifacts, job_id, tenant)
@@ -135,7 +131,7 @@ class AsyncContentReads:
     async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
         """Return one artifact with its bytes, or raise `JobNotFound` or `ArtifactNotFound`.
 
-        Use `artifact_chunks` for large ones.
+        Use `artifact_chunks` for large ones. With *tenant*, jobs of other tenants are not found.
         """
         job_id, name = validate_calls.job_id(job_id), validation.name(name, "name")
         tenant = validate_calls.tenant(tenant)
@@ -146,8 +142,9 @@ class AsyncContentReads:
     ) -> AsyncIterator[bytes]:
         """Iterate over the bytes of an artifact, at most 256 KiB at a time, each read in its own short transaction.
 
-        *offset* and *size* select a range; a range beyond the end is cut off. Raises `JobNotFound`, and
-        `ArtifactNotFound`, also if the artifact is deleted while it is read.
+        *offset* and *size* select a range, in bytes; a range beyond the end is cut off. Raises `JobNotFound`, and
+        `ArtifactNotFound`, also if the artifact is deleted while it is read. With *tenant*, jobs of other tenants are
+        not found.
         """
         job_id, name = validate_calls.job_id(job_id), validation.name(name, "name")
         tenant = validate_calls.tenant(tenant)
@@ -159,25 +156,26 @@ class AsyncContentReads:
             number, start = divmod(offset, step)
             chunk = await self._runner.read(artifact_operations.chunk, found.upload_id, number)
             if chunk is None:
-                raise ArtifactNotFound(job_id, name)
+                raise errors.ArtifactNotFound(job_id, name)
             part = chunk[start : end - number * step]
             offset += len(part)
             yield part
 
 
 class AsyncUploads(AsyncNamespace):
-    """Uploads bytes of large artifacts in short commits, before a call links them."""
+    """Uploads bytes of large artifacts in short commits, before a call links them: `queue.uploads`."""
 
     async def send(
         self,
         source: bytes | BinaryIO | Iterable[bytes],
         *,
-        tenant: str = DEFAULT_NAME,
-        expires: Duration = _UPLOAD_SECONDS,
+        tenant: str = "default",
+        expires: Duration = 86_400.0,
     ) -> Upload:
         """Upload bytes, a binary file or an iterable of bytes, up to 64 MiB, and return the finished upload.
 
-        Use `Upload.artifact` to link it. It is deleted after *expires* seconds, by default a day, unless linked.
+        Use `Upload.artifact` to link it, to a job of *tenant*. It is deleted after *expires* seconds, by default a
+        day, unless linked.
         """
         pieces = validate_calls.pieces(source)
         upload = await self.begin(tenant=tenant, expires=expires)
@@ -187,10 +185,10 @@ class AsyncUploads(AsyncNamespace):
             upload = await self.append(upload.id, upload.chunks, chunk, tenant=tenant)
         return await self.finish(upload.id, size=upload.size, digest=digest.hexdigest(), tenant=tenant)
 
-    async def begin(self, *, tenant: str = DEFAULT_NAME, expires: Duration = _UPLOAD_SECONDS) -> Upload:
+    async def begin(self, *, tenant: str = "default", expires: Duration = 86_400.0) -> Upload:
         """Begin an upload of up to 64 MiB in chunks; it is deleted after *expires* seconds unless linked.
 
-        The default of *expires* is a day.
+        It belongs to *tenant*, and so must the job that links it. The default of *expires* is a day.
         """
         tenant = validation.name(tenant, "tenant")
         expires_ms = validation.duration_ms(expires, "expires", 1, limits.UPLOAD_MS_MAX)
@@ -200,7 +198,7 @@ class AsyncUploads(AsyncNamespace):
         """Store the chunk with this *number*, from 0. All chunks but the last have 256 KiB.
 
         The call may be sent again. Raises `UploadNotFound`, and `Conflict` if the chunk does not follow, is stored
-        with other bytes, or the upload is finished.
+        with other bytes, or the upload is finished. With *tenant*, uploads of other tenants are not found.
         """
         upload_id, tenant = validation.name(upload_id, "upload_id"), validate_calls.tenant(tenant)
         number = validation.integer(number, "number", 0, _NUMBER_MAX)
@@ -212,7 +210,8 @@ class AsyncUploads(AsyncNamespace):
     ) -> Upload:
         """Read the bytes of an upload back, and finish it if they have this *size* and SHA-256 *digest*, if given.
 
-        The call may be sent again. The upload can then be linked as an artifact, once. Raises `UploadNotFound`.
+        *size* is in bytes, *digest* has 64 hexadecimal digits. The call may be sent again. The upload can then be
+        linked as an artifact, once. Raises `UploadNotFound`; with *tenant*, uploads of other tenants are not found.
         """
         upload_id, tenant = validation.name(upload_id, "upload_id"), validate_calls.tenant(tenant)
         size = None if size is None else validation.integer(size, "size", 0, limits.ARTIFACT_BYTES_MAX)
@@ -223,7 +222,7 @@ class AsyncUploads(AsyncNamespace):
         while number < upload.chunks:
             chunks = await self._runner.read(artifact_operations.upload_chunks, upload_id, number)
             if not chunks:
-                raise UploadNotFound(upload_id)
+                raise errors.UploadNotFound(upload_id)
             for chunk in chunks[: upload.chunks - number]:
                 computed.update(chunk)
                 number += 1

@@ -1,14 +1,11 @@
 """Runs store operations for a queue with a codec: the jobs that they return can decode their payload and result."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from holdfast.client.decoded_jobs import with_codec
+from holdfast.client import decoded_jobs
 from holdfast.domain.codec import Codec
 from holdfast.storage.runners import AsyncLeasing, AsyncRunner, Function, Undo
-from holdfast.storage.store import AsyncTarget, PlainForm
+from holdfast.storage.store import AsyncTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,17 +20,11 @@ class AsyncDecodingRunner(AsyncRunner):
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(await super().read(function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(await super().read(function, *args, **kwargs), self._codec)
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(await super().write(function, *args, **kwargs), self._codec)
-
-    async def write_plain(
-        self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what the base class does."""
-        return with_codec(await super().write_plain(plain, function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(await super().write(function, *args, **kwargs), self._codec)
 
     def leasing(self) -> AsyncLeasing:
         """Do what the base class does."""
@@ -49,7 +40,7 @@ class AsyncDecodingLeasing(AsyncLeasing):
 
     async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(await super().lease(undo, function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(await super().lease(undo, function, *args, **kwargs), self._codec)
 
 
 def runner_on(target: AsyncTarget, codec: Codec | None) -> AsyncRunner:

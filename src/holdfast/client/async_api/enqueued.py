@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from inspect import Signature
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.domain.errors import JobFailed
+from holdfast.domain import errors
 from holdfast.domain.job import Job
 from holdfast.domain.validation import Duration
 
@@ -16,14 +18,26 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncEnqueued(Generic[R_co]):
-    """An enqueued job: whether it is new, and access to its result."""
+class AsyncEnqueuedData:
+    """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
 
     _queue: AsyncJobMethods = field(repr=False, compare=False)
     job: Job
     """The job as it was stored, or the job that the call found."""
     created: bool
     """Whether the call created the job; false if it found a duplicate."""
+
+
+class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
+    """An enqueued job, as `enqueue` returns it: whether it is new, and access to its result."""
+
+    __slots__ = ()
+
+    # Editors and `help` do not show the arguments of the generated constructor.
+    __signature__ = Signature()
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     @property
     def id(self) -> str:
@@ -40,5 +54,9 @@ class AsyncEnqueued(Generic[R_co]):
         """
         job = await self._queue._wait_committed(self.job.id, timeout)
         if job.state != "done":
-            raise JobFailed(job)
+            raise errors.JobFailed(job)
         return cast(R_co, self._queue._state.tasks.decode_result(job))
+
+
+enqueued_of: Callable[[AsyncJobMethods, Job, bool], AsyncEnqueued[Any]] = AsyncEnqueued  # type: ignore[assignment]
+"""Returns what `enqueue` of a queue or transaction returns for a job, and whether the call created the job."""

@@ -11,7 +11,7 @@ from holdfast.operations import admin as admin_operations
 
 
 class AsyncLanes(AsyncNamespace):
-    """Lists and configures the lanes of a queue."""
+    """Lists and configures the lanes of a queue: `queue.lanes`."""
 
     async def list(self) -> builtins.list[Lane]:
         """Return every lane that was ever configured or used, sorted by name."""

@@ -6,62 +6,49 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from secrets import token_hex
 from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Unpack
 
 from holdfast.client import validate_calls
+from holdfast.client.async_api import decoding
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncContentReads, AsyncContentWrites, AsyncUploads
-from holdfast.client.async_api.decoding import runner_on
-from holdfast.client.async_api.enqueued import AsyncEnqueued
+from holdfast.client.async_api.enqueued import AsyncEnqueued, enqueued_of
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
+from holdfast.client.async_api.reads import AsyncJobReads
+from holdfast.client.async_api.schedules import AsyncSchedules
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
+from holdfast.client.async_api.webhooks import AsyncWebhooks
 from holdfast.client.middleware import CheckedSettlements
 from holdfast.client.queue_state import QueueState
-from holdfast.client.validate_calls import Held, Params
-from holdfast.domain import limits, validation
-from holdfast.domain.claims import (
-    Claim,
-    ClaimOptions,
-    ClaimRequest,
-    JobFence,
-    Lease,
-    Renewal,
-    SettledAndClaimed,
-    Settlement,
-    check_claim,
-    lease_ms,
-)
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, JobNotFound, WaitTimeout
-from holdfast.domain.events import EventPage
-from holdfast.domain.failures import FailureClass
-from holdfast.domain.job import Attempt, Job, State
-from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of, uuid7
-from holdfast.domain.outcomes import Outcome
-from holdfast.domain.results import COUNT_BY, CountBy, JobPage, StoredJob
+from holdfast.client.validate_calls import Params
+from holdfast.domain import claims as claim_rules, errors, limits, validation
+from holdfast.domain.claims import Claim, ClaimOptions, Lease, Renewal, SettledAndClaimed, Settlement
+from holdfast.domain.job import Job
+from holdfast.domain.job_options import EnqueueOptions
+from holdfast.domain.new_job import JobLike, NewJob, check_job, new_job_of, uuid7
+from holdfast.domain.outcomes import Outcome, children_of
+from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
-from holdfast.operations import admin as admin_operations
-from holdfast.operations import claim as claim_operations
-from holdfast.operations import enqueue as enqueue_operations
-from holdfast.operations import jobs as job_operations
-from holdfast.operations import lease as lease_operations
-from holdfast.operations import maintenance
-from holdfast.operations import settle as settle_operations
-from holdfast.storage.notifications import job_topic, lane_topic
-from holdfast.storage.randomness import RANDOM
+from holdfast.operations import (
+    admin as admin_operations,
+    claim as claim_operations,
+    enqueue as enqueue_operations,
+    jobs as job_operations,
+    lease as lease_operations,
+    maintenance,
+    settle as settle_operations,
+)
+from holdfast.storage import notifications, randomness
 from holdfast.storage.runners import AsyncLeasing
-from holdfast.storage.store import AsyncTarget, ExternalTransaction, Store
+from holdfast.storage.store import AsyncTarget, ExternalTransaction
 from holdfast.tasks.decorators import AsyncTaskHost
 
 # How often `wait` polls if no notification comes: frequently at first, then less often.
 _POLL_SECONDS_FIRST: Final = 0.02
 _POLL_SECONDS_LAST: Final = 0.5
-# How long to wait for events that open transactions hold back, before reading without them.
-_HELD_BACK_SECONDS: Final = 0.5
 # How often a waiting claim polls.
 _CLAIM_SECONDS: Final = 1.0
 
@@ -71,14 +58,14 @@ class AsyncJobMethods(AsyncContentWrites):
 
     def __init__(self, state: QueueState, target: AsyncTarget) -> None:
         self._state = state
-        self._runner = runner_on(target, state.codec)
+        self._runner = decoding.runner_on(target, state.codec)
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
     async def enqueue(
         self,
         kind: str | NewJob,
-        payload: Any = None,
+        payload: Json = None,
         *,
         delay: Duration | None = None,
         priority: int | None = None,
@@ -90,10 +77,11 @@ class AsyncJobMethods(AsyncContentWrites):
         """Store one job and return it once it is durable; `created` is false if it is a duplicate.
 
         The first argument is the kind, or a `NewJob` such as `task.new(…)`, which has its own payload and options.
-        The job may be claimed after *delay* seconds; among the jobs of a lane a higher *priority* goes first; while a
-        job with this *dedupe_key* is unfinished, another enqueue adds none. See `EnqueueOptions` for the other
-        options. If this queue declares a task of the kind, its options are the defaults, and *payload* must fit its
-        signature.
+        *payload* is JSON. The job may be claimed after *delay* seconds, from *lane*, by default `default`; among the
+        jobs of a lane a higher *priority* goes first, the default is 0. It belongs to *tenant*, by default `default`.
+        While a job with this *dedupe_key* is unfinished, another enqueue adds none. See `EnqueueOptions` for the
+        other options. If this queue declares a task of the kind, its options are the defaults, and *payload* must fit
+        its signature.
 
         Raises `InvalidInput` before anything is stored, `Conflict` if the id exists with other content or the
         duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
@@ -102,19 +90,17 @@ class AsyncJobMethods(AsyncContentWrites):
         new: JobLike = new_job_of(kind, payload, common, options)
         if self._state.tasks.by_kind:
             new = self._state.tasks.complete(new)
-        checked = check_job(new, fresh_id=uuid7(time_ns() // 1_000_000, RANDOM.getrandbits(74)))
+        fresh_id = uuid7(time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
+        checked = check_job(new, fresh_id=fresh_id)
+        if self._state.parent is not None:
+            [checked] = children_of(self._state.parent, [checked])
         if self._state.codec is None and not self._state.middleware:
-            stored = await self._store_job(checked)
+            stored = await self._runner.write(enqueue_operations.enqueue_job, checked)
         else:
             with self._state.enqueuing([checked]) as call:
-                stored = await self._store_job(*call.jobs)
+                stored = await self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
-        return AsyncEnqueued(self, stored.job, created=stored.created)
-
-    async def _store_job(self, checked: CheckedJob) -> StoredJob:
-        again = partial(enqueue_operations.enqueue_job, new=checked, resent=True)
-        plain = partial(self._state.store.plain_enqueue, checked, again)
-        return await self._runner.write_plain(plain, enqueue_operations.enqueue_job, checked)
+        return enqueued_of(self, stored.job, stored.created)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[AsyncEnqueued[Any]]:
         """Store many jobs, all or none, and return them in order.
@@ -122,34 +108,37 @@ class AsyncJobMethods(AsyncContentWrites):
         Each is a `NewJob` or a dict with the options of `enqueue`. If one is refused, the whole call fails with the
         error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
         """
-        checked = validate_calls.jobs(jobs, self._state.tasks)
+        checked = validate_calls.jobs(jobs, self._state.tasks, self._state.parent)
         if self._state.codec is None and not self._state.middleware:
             found = await self._runner.write(enqueue_operations.enqueue_jobs, checked)
         else:
             with self._state.enqueuing(checked) as call:
                 call.answer = found = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
-        return [AsyncEnqueued(self, stored.job, created=stored.created) for stored in found]
+        return [enqueued_of(self, stored.job, stored.created) for stored in found]
 
     # --- running attempts ------------------------------------------------------------------------------------------
 
     async def heartbeat(self, claim: Claim | Lease, *, lease: Duration | None = None) -> Renewal:
-        """Extend a lease by *lease*, by default its original length, or raise `LeaseLost`.
+        """Extend a lease by *lease* seconds, by default its original length, or raise `LeaseLost`.
 
         The original length of a `Lease` is unknown; its default is 30 seconds.
         """
         [answer] = await self.heartbeat_many([await self._claim_of(claim)], lease=lease)
-        if isinstance(answer, HoldfastError):
+        if isinstance(answer, errors.HoldfastError):
             raise answer
         return answer
 
     async def heartbeat_many(
         self, claims: Sequence[Claim], *, lease: Duration | None = None
-    ) -> list[Renewal | HoldfastError]:
-        """Extend many leases in one commit; return the `Renewal` or `LeaseLost` of each, in order."""
+    ) -> list[Renewal | errors.HoldfastError]:
+        """Extend many leases in one commit; return the `Renewal` or `LeaseLost` of each, in order.
+
+        Each is extended by *lease* seconds, by default by its original length.
+        """
         validate_calls.count(claims, "claims", limits.SETTLE_MANY_MAX)
-        given_ms = None if lease is None else lease_ms(lease)
+        given_ms = None if lease is None else claim_rules.lease_ms(lease)
         held = [
-            (claim.fence, claim.lease_ms if given_ms is None else given_ms)
+            (claim_rules.fence_of(claim), claim.lease_ms if given_ms is None else given_ms)
             for claim in map(validate_calls.claim, claims)
         ]
         return await self._runner.write(lease_operations.heartbeat, held)
@@ -161,21 +150,21 @@ class AsyncJobMethods(AsyncContentWrites):
         expires unacknowledged uses up no attempt, except the third time in a row.
         """
         held = await self._claim_of(claim)
-        leases = [(held.fence, held.lease_ms)]
+        leases = [(claim_rules.fence_of(held), held.lease_ms)]
         [answer] = await self._runner.write(lease_operations.heartbeat, leases, None, (held.job.number,))
-        if isinstance(answer, HoldfastError):
+        if isinstance(answer, errors.HoldfastError):
             raise answer
         return answer
 
     async def progress(self, claim: Claim | Lease, *, phase: str | None = None, percent: float | None = None) -> Job:
         """Store the progress of a running job and return the job, or raise `LeaseLost`.
 
-        An option not given keeps its value.
+        *phase* is a short name, *percent* a number from 0 to 100; an option not given keeps its value.
         """
         phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         held = await self._claim_of(claim)
-        return await self._runner.write(lease_operations.progress, held.fence, phase, percent)
+        return await self._runner.write(lease_operations.progress, claim_rules.fence_of(held), phase, percent)
 
     async def settle(self, claim: Claim | Lease, outcome: Outcome) -> Job:
         """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
@@ -188,12 +177,13 @@ class AsyncJobMethods(AsyncContentWrites):
         assert settlement.job is not None  # noqa: S101  # without an error there is a job
         return settlement.job
 
-    async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
+    async def settle_many(self, settlements: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
         """Record many outcomes in one commit; return a `Settlement` for each, in order.
 
-        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits; inside
-        the caller's transaction the call raises `InvalidInput`. A refused settlement does not affect the others. An
-        invalid outcome raises `InvalidInput` and settles nothing.
+        *settlements* are pairs of a `Claim` and its outcome: `[(claim, Done()), …]`. If the follow-ups have more than
+        256 dedupe keys and chosen ids in total, there are several commits; inside the caller's transaction the call
+        raises `InvalidInput`. A refused settlement does not affect the others. An invalid outcome raises
+        `InvalidInput` and settles nothing.
         """
         checked = validate_calls.settlements(settlements)
         if self._state.codec is None and not self._state.middleware:
@@ -205,7 +195,7 @@ class AsyncJobMethods(AsyncContentWrites):
         parts = settle_operations.divide_settlements(outcomes)
         if self._runner.joined and len(parts) > 1:
             # Parts in one transaction would lock their keys in no common order, and two such calls may deadlock.
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 "settlements",
                 f"have follow-ups with more than {limits.KEYS_LOCKED_MAX} dedupe keys and chosen ids, which one"
                 " transaction cannot lock; settle them in several transactions",
@@ -234,7 +224,8 @@ class AsyncJobMethods(AsyncContentWrites):
     async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
         """Cancel a waiting job; request a running one to stop, or with *force* take it from its worker.
 
-        Return the job. Raises `JobNotFound`, and `Conflict` if the job has already finished in another state.
+        Return the job. Raises `JobNotFound`, and `Conflict` if the job has already finished in another state. With
+        *tenant*, jobs of other tenants are not found.
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return await self._runner.write(
@@ -245,7 +236,7 @@ class AsyncJobMethods(AsyncContentWrites):
         """Make a failed or cancelled job ready again with a new set of attempts and return it.
 
         Raises `JobNotFound`, `KindRetired`, and `Conflict` if the job is not failed or cancelled, or if another job
-        holds its dedupe key.
+        holds its dedupe key. With *tenant*, jobs of other tenants are not found.
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return await self._runner.write(admin_operations.requeue, job_id, tenant)
@@ -253,7 +244,8 @@ class AsyncJobMethods(AsyncContentWrites):
     async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
         """Change the priority of an unfinished job and return it.
 
-        Raises `JobNotFound`, and `Conflict` if the job has finished.
+        Raises `JobNotFound`, and `Conflict` if the job has finished. With *tenant*, jobs of other tenants are not
+        found.
         """
         priority = validation.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
@@ -265,7 +257,9 @@ class AsyncJobMethods(AsyncContentWrites):
 
 
 class AsyncTransaction(AsyncJobMethods):
-    """A queue within an open transaction: what its methods write is committed with it or not at all.
+    """A queue within an open transaction, as `queue.transaction` and `queue.within` return it.
+
+    What its methods write is committed with the transaction or not at all.
 
     A call that raises has changed nothing; the caller may catch the error and continue.
     """
@@ -281,7 +275,7 @@ class AsyncTransaction(AsyncJobMethods):
         """Settles and extends turns of sessions."""
 
     async def execute(self, sql: str, params: Params = ()) -> list[Any]:
-        """Run the caller's SQL in the transaction and return the rows.
+        """Run the caller's SQL in the transaction and return the rows, as the driver returns them.
 
         *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
         Errors of the statement are those of the driver.
@@ -290,21 +284,21 @@ class AsyncTransaction(AsyncJobMethods):
 
     async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
         if self._is_open is not None and self._is_open():
-            raise Conflict(
+            raise errors.Conflict(
                 f"job {job_id!r} was enqueued in a transaction that is still open, and no worker sees it before the"
                 " commit; call result() after the transaction",
                 job_id=job_id,
             )
         try:
             return await AsyncQueue(self._state).wait(job_id, timeout=timeout)
-        except JobNotFound:
-            raise Conflict(
+        except errors.JobNotFound:
+            raise errors.Conflict(
                 f"job {job_id!r} was enqueued in a transaction that has not committed; call result() after that",
                 job_id=job_id,
             ) from None
 
 
-class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
+class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHost):
     """A durable work queue with async methods, created by `connect_async`. It may be shared between threads.
 
     It opens, creates and migrates its store on first use.
@@ -318,6 +312,10 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     """Lists, retires and restores kinds of jobs."""
     admin: AsyncAdmin
     """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+    webhooks: AsyncWebhooks
+    """Events of jobs, sent to URLs."""
+    schedules: AsyncSchedules
+    """Jobs at times of a calendar or at intervals."""
     uploads: AsyncUploads
     """Uploads bytes of large artifacts."""
 
@@ -330,30 +328,31 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         self.lanes = AsyncLanes(self)
         self.kinds = AsyncKinds(self)
         self.admin = AsyncAdmin(self)
+        self.webhooks = AsyncWebhooks(self)
+        self.schedules = AsyncSchedules(self)
         self.uploads = AsyncUploads(self)
 
     def _use(self, state: QueueState) -> None:
         """Switch to the store of *state*."""
         self._state = state
-        self._runner = runner_on(state.store, state.codec)
+        self._runner = decoding.runner_on(state.store, state.codec)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._state.store!r}>"
 
-    @property
-    def store(self) -> Store:
-        """The store, for a worker, which needs its own connections. For internal use."""
-        return self._state.store
-
     # --- claim -----------------------------------------------------------------------------------------------------
 
     async def claim(self, **options: Unpack[ClaimOptions]) -> Claim | None:
-        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options.
+        """Lease the next job, or return None if there is none: `claim(kinds=["email"], lease=30, wait=10)`.
 
-        Raises `Conflict` if the given *lease_token* belongs to a claim of other jobs.
+        See `ClaimOptions` for the options: which lanes, kinds and tenant to take from, the length of the lease, how
+        long to wait, and the name of the worker. Raises `Conflict` if the given *lease_token* belongs to a claim of
+        other jobs.
         """
         if "limit" in options:
-            raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
+            raise errors.InvalidInput(
+                "limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)"
+            )
         with self._runner.leasing() as leasing:
             found = await self._claim(leasing, self._claim_request(1, options))
             return found[0] if found else None
@@ -365,19 +364,19 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
 
     async def settle_and_claim(
         self,
-        settlements: Sequence[Held],
+        settlements: Sequence[tuple[Claim, Outcome]],
         *,
         limit: int = 100,
         started: Sequence[Claim] = (),
         **options: Unpack[ClaimOptions],
     ) -> SettledAndClaimed:
-        """Settle as `settle_many` does and claim as `claim_many` does, in one commit.
+        """Settle as `settle_many` does and claim up to *limit* jobs as `claim_many` does, in one commit.
 
-        Acknowledge the claims in *started* that are still held.
+        See `ClaimOptions` for the options. Acknowledge the claims in *started* that are still held.
         """
         checked = validate_calls.settlements(settlements)
         validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
-        fences = [claim.fence for claim in map(validate_calls.claim, started)]
+        fences = [claim_rules.fence_of(claim) for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
             if self._state.codec is None and not self._state.middleware:
@@ -391,7 +390,11 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
             return SettledAndClaimed(settled, claims)
 
     async def _settle_and_claim(
-        self, leasing: AsyncLeasing, outcomes: CheckedSettlements, started: Sequence[JobFence], request: ClaimRequest
+        self,
+        leasing: AsyncLeasing,
+        outcomes: CheckedSettlements,
+        started: Sequence[claim_rules.JobFence],
+        request: claim_rules.ClaimRequest,
     ) -> tuple[list[Settlement], list[Claim]]:
         *before, last = settle_operations.divide_settlements(outcomes)
         settled: list[Settlement] = []
@@ -403,14 +406,14 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
         return settled + newest, claims
 
     async def _claim(
-        self, leasing: AsyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False
+        self, leasing: AsyncLeasing, request: claim_rules.ClaimRequest, *, claimed_nothing: bool = False
     ) -> list[Claim]:
         """Claim; if no job is ready, wait for one up to the request's `wait`."""
         if not request.wait_ms:
             return await self._claim_now(leasing, request)
         left = request.wait_ms / 1000
         until = time.monotonic() + left
-        with self._runner.listen(*map(lane_topic, request.lanes)) as listener:
+        with self._runner.listen(*map(notifications.lane_topic, request.lanes)) as listener:
             while True:
                 if not claimed_nothing and (claims := await self._claim_now(leasing, request)):
                     return claims
@@ -422,7 +425,7 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
                 left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
                 request = request._replace(wait_ms=max(round(left * 1000), 0))
 
-    async def _claim_now(self, leasing: AsyncLeasing, request: ClaimRequest) -> list[Claim]:
+    async def _claim_now(self, leasing: AsyncLeasing, request: claim_rules.ClaimRequest) -> list[Claim]:
         undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
         if not self._state.middleware:
             return await leasing.lease(undo, claim_jobs, request)
@@ -430,8 +433,10 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
             call.answer = claims = await leasing.lease(undo, claim_jobs, request)
         return claims
 
-    def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:
-        return check_claim({**self._state.claimer, **options}, limit=limit, fresh_token=token_hex(16))
+    def _claim_request(self, limit: int, options: ClaimOptions) -> claim_rules.ClaimRequest:
+        return claim_rules.check_claim(
+            {**self._state.claimer, **options}, limit=limit, fresh_token=randomness.lease_token()
+        )
 
     # --- read ------------------------------------------------------------------------------------------------------
 
@@ -444,18 +449,18 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     ) -> Job:
         """Return the job once it has finished in any state, or raise `WaitTimeout` after *timeout* seconds.
 
-        Raises `JobNotFound` if there is no such job.
+        Raises `JobNotFound` if there is no such job; with *tenant*, jobs of other tenants are not found.
         """
         left = allowed = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
         poll_seconds, until = _POLL_SECONDS_FIRST, time.monotonic() + allowed
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        with self._runner.listen(job_topic(job_id)) as listener:
+        with self._runner.listen(notifications.job_topic(job_id)) as listener:
             while True:
                 job = await self._get_current(job_id, tenant, left)
                 if job.finished:
                     return job
                 if (left := until - time.monotonic()) <= 0:
-                    raise WaitTimeout(job_id, allowed)
+                    raise errors.WaitTimeout(job_id, allowed)
                 left -= await listener.wait(min(poll_seconds, left))
                 poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
 
@@ -469,68 +474,6 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
 
     async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
         return await self.wait(job_id, timeout=timeout)
-
-    async def jobs(
-        self,
-        *,
-        state: State | Sequence[State] | None = None,
-        kind: str | None = None,
-        lane: str | None = None,
-        tenant: str | None = None,
-        failure_class: FailureClass | None = None,
-        session: str | None = None,
-        older_than: Duration | None = None,
-        after: str | None = None,
-        limit: int = limits.PAGE_DEFAULT,
-    ) -> JobPage:
-        """Return a page of up to *limit* jobs, by default 100, newest first, and the cursor for the next page.
-
-        *state* is one state or several. A single finished state is sorted by finish time, everything else by enqueue
-        order. *session* selects the entries of a session of *tenant*, by default of the default tenant. *older_than*
-        is the time since a job finished, or since it was enqueued if it has not finished.
-        """
-        job_filter = validate_calls.job_filter(
-            state=state,
-            kind=kind,
-            lane=lane,
-            tenant=tenant,
-            failure_class=failure_class,
-            session=session,
-            older_than=older_than,
-        )
-        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
-        after = validation.optional_name(after, "after")
-        return await self._runner.read(job_operations.jobs, job_filter, after, limit)
-
-    async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
-        """Return the attempts of a job, oldest first, or raise `JobNotFound`; the last one may still be running."""
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.read(job_operations.attempts, job_id, tenant)
-
-    async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
-        """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""
-        by = validation.one_of(by, "by", COUNT_BY)
-        return await self._runner.read(job_operations.counts, by, validate_calls.tenant(tenant))
-
-    async def events(
-        self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
-    ) -> EventPage:
-        """Return recorded events after the cursor *after*, in order; by default from the oldest stored event.
-
-        A page has up to *limit* events, by default 100. With *tenant*, a page may be empty although more events
-        follow: continue until the cursor no longer changes.
-        Raises `EventsPruned` if events after the cursor were deleted before they were read.
-        """
-        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
-        after, tenant = validation.optional_name(after, "after"), validate_calls.tenant(tenant)
-        left = _HELD_BACK_SECONDS
-        with self._runner.listen() as listener:
-            while True:
-                page, held_back = await self._runner.read(job_operations.page, after, limit, tenant)
-                if not held_back or left <= 0:
-                    return page
-                # An open transaction may still add earlier events. Wait for its commit, to return a complete page.
-                left -= await listener.wait(_HELD_BACK_SECONDS / 50)
 
     # --- transactions and the store --------------------------------------------------------------------------------
 
@@ -550,8 +493,9 @@ class AsyncQueue(AsyncJobMethods, AsyncContentReads, AsyncTaskHost):
     def within(self, connection: Any) -> AsyncTransaction:
         """Join the write transaction that is open on the caller's *connection* to the same database.
 
-        The caller commits or rolls back. Waiting callers and workers see the changes at their next poll. Raises
-        `InvalidInput` if the connection cannot be joined.
+        It is a connection of `sqlite3`, `aiosqlite` or `psycopg`. The caller commits or rolls
+        back. Waiting callers and workers see the changes at their next poll. Raises `InvalidInput` if the connection
+        cannot be joined.
         """
         return AsyncTransaction(self._state, self._state.store.within(connection))
 

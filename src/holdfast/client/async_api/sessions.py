@@ -9,31 +9,27 @@ from typing import Any, Unpack, cast
 
 from holdfast.client import ids, validate_calls
 from holdfast.client.async_api.namespace import AsyncNamespace
-from holdfast.domain import limits, validation
+from holdfast.domain import limits, routing, session_claims, validation
 from holdfast.domain.claims import Renewal, Settlement, lease_ms
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Outcome
 from holdfast.domain.results import SessionInfo, SessionPage
-from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_claims import (
     AnySessionOptions,
     CheckpointOptions,
-    Opening,
     SessionClaim,
     SessionClaimOptions,
     SessionLease,
-    SessionRequest,
     TurnLease,
-    check_any_session,
-    check_checkpoint,
-    check_session_claim,
 )
 from holdfast.domain.validation import Duration
-from holdfast.operations import session_claim as claim_operations
-from holdfast.operations import session_lease as lease_operations
-from holdfast.operations import sessions as session_operations
+from holdfast.operations import (
+    session_claim as claim_operations,
+    session_lease as lease_operations,
+    sessions as session_operations,
+)
+from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
-from holdfast.storage.notifications import session_topic, sessions_topic
 from holdfast.storage.runners import AsyncLeasing
 
 # How often a waiting claim polls.
@@ -41,13 +37,13 @@ _CLAIM_SECONDS = 1.0
 
 
 class AsyncTurns(AsyncNamespace):
-    """Settles and extends turns of sessions, also within a transaction: `tx.sessions`."""
+    """Settles and extends turns of sessions within a transaction: `tx.sessions`."""
 
     async def heartbeat(self, turn: SessionClaim | TurnLease, *, lease: Duration | None = None) -> Renewal:
-        """Extend the lease of a turn as a whole by *lease*, by default its original length, or raise `LeaseLost`.
+        """Extend the lease of a turn as a whole by *lease* seconds, or raise `LeaseLost`.
 
-        A turn claimed under a session lease is only checked: it expires with the session lease. The original length
-        of a `TurnLease` is unknown; its default is 30 seconds.
+        The default is the original length of the lease, for a `TurnLease` 30 seconds. A turn claimed under a session
+        lease is only checked: it expires with the session lease.
         """
         given_ms = None if lease is None else lease_ms(lease)
         claim = await self._claim_of(turn)
@@ -81,7 +77,7 @@ class AsyncTurns(AsyncNamespace):
 
 
 class AsyncSessions(AsyncTurns):
-    """Claims, settles and owns the sessions of a queue."""
+    """Claims, settles and owns the sessions of a queue: `queue.sessions`."""
 
     async def claim(self, session: str, **options: Unpack[SessionClaimOptions]) -> SessionClaim | None:
         """Lease the next entries of a session, or return None if none can be claimed now.
@@ -90,8 +86,8 @@ class AsyncSessions(AsyncTurns):
         if the given session lease is no longer held.
         """
         completed = cast(SessionClaimOptions, {**self._state.claimer, **options})
-        request = check_session_claim(session, completed, fresh_token=ids.lease_token())
-        topic = session_topic(request.tenant or DEFAULT_NAME, session)
+        request = session_claims.check_session_claim(session, completed, fresh_token=ids.lease_token())
+        topic = notifications.session_topic(request.tenant or routing.DEFAULT_NAME, session)
         return await self._claim(request, claim_operations.claim_session, [topic])
 
     async def claim_next(self, **options: Unpack[AnySessionOptions]) -> SessionClaim | None:
@@ -101,8 +97,8 @@ class AsyncSessions(AsyncTurns):
         out. See `AnySessionOptions` for the options.
         """
         completed = cast(AnySessionOptions, {**self._state.claimer, **options})
-        request = check_any_session(completed, fresh_token=ids.lease_token())
-        topics = [sessions_topic(lane) for lane in request.lanes or ()]
+        request = session_claims.check_any_session(completed, fresh_token=ids.lease_token())
+        topics = [notifications.sessions_topic(lane) for lane in request.lanes or ()]
         return await self._claim(request, claim_operations.claim_any_session, topics)
 
     async def checkpoint(
@@ -114,14 +110,14 @@ class AsyncSessions(AsyncTurns):
         `LeaseLost` if the turn is no longer held.
         """
         held = await self._claim_of(turn)
-        request = check_checkpoint(held, options)
-        topic = session_topic(held.tenant, held.session)
+        request = session_claims.check_checkpoint(held, options)
+        topic = notifications.session_topic(held.tenant, held.session)
         return await self._claim(request, claim_operations.claim_session, [topic])
 
     async def _claim(
         self,
-        request: SessionRequest,
-        claim: Callable[[StoreTransaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+        request: session_claims.SessionRequest,
+        claim: Callable[[StoreTransaction, session_claims.SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
         topics: Sequence[str],
     ) -> SessionClaim | None:
         """Claim; if no entry is ready, wait for one up to the request's `wait`."""
@@ -141,8 +137,8 @@ class AsyncSessions(AsyncTurns):
     async def _claim_now(
         self,
         leasing: AsyncLeasing,
-        request: SessionRequest,
-        claim: Callable[[StoreTransaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+        request: session_claims.SessionRequest,
+        claim: Callable[[StoreTransaction, session_claims.SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
     ) -> SessionClaim | None:
         undo = claim_operations.undo_session_claim
         if not self._state.middleware:
@@ -152,20 +148,21 @@ class AsyncSessions(AsyncTurns):
             call.answer = [] if found is None else found.claims
         return found
 
-    async def get(self, session: str, *, tenant: str = DEFAULT_NAME) -> SessionInfo:
+    async def get(self, session: str, *, tenant: str = "default") -> SessionInfo:
         """Return a session, or raise `SessionNotFound`: a session exists from its first use on."""
         session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
         return await self._runner.read(session_operations.get_session, tenant, session)
 
-    async def list(
-        self, *, tenant: str | None = None, after: str | None = None, limit: int = limits.PAGE_DEFAULT
-    ) -> SessionPage:
-        """Return a page of sessions by tenant and name, and the cursor for the next page."""
+    async def list(self, *, tenant: str | None = None, after: str | None = None, limit: int = 100) -> SessionPage:
+        """Return a page of up to *limit* sessions by tenant and name; with *tenant*, only its sessions.
+
+        Pass the `cursor` of the page as *after* to get the next page.
+        """
         tenant, after = validate_calls.tenant(tenant), validation.optional_name(after, "after")
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return await self._runner.read(session_operations.list_sessions, tenant, after, limit)
 
-    async def cancel(self, session: str, *, tenant: str = DEFAULT_NAME) -> builtins.list[str]:
+    async def cancel(self, session: str, *, tenant: str = "default") -> builtins.list[str]:
         """Cancel the waiting entries of a session, in bounded chunks; return their ids."""
         session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
         cancelled: builtins.list[str] = []
@@ -181,10 +178,10 @@ class AsyncSessions(AsyncTurns):
         self,
         session: str,
         *,
-        tenant: str = DEFAULT_NAME,
+        tenant: str = "default",
         worker: str | None = None,
         incarnation: str | None = None,
-        lease: Duration = limits.LEASE_MS_DEFAULT / 1000,
+        lease: Duration = 30.0,
         take_over: bool = False,
         lease_token: str | None = None,
     ) -> SessionLease:
@@ -198,7 +195,7 @@ class AsyncSessions(AsyncTurns):
         lease.
         """
         claimer = self._state.claimer
-        opening = Opening(
+        opening = session_claims.Opening(
             session=validation.name(session, "session"),
             tenant=validation.name(tenant, "tenant"),
             worker=validation.name(claimer["worker"] if worker is None else worker, "worker"),
@@ -214,7 +211,7 @@ class AsyncSessions(AsyncTurns):
             return await leasing.lease(lease_operations.undo_open_session, lease_operations.open_session, opening)
 
     async def renew(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
-        """Extend a session lease and the claims under it by *length*, by default its original length.
+        """Extend a session lease and the claims under it by *length* seconds, by default its original length.
 
         Raises `LeaseLost` if it is no longer held.
         """

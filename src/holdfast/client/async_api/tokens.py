@@ -15,14 +15,15 @@ from holdfast.operations import access as access_operations
 
 
 class AsyncTokens(AsyncNamespace):
-    """Creates, lists, rotates and revokes tokens of the HTTP service."""
+    """Creates, lists, rotates and revokes tokens of the HTTP service: `queue.admin.tokens`."""
 
     async def create(
         self, name: str, *, roles: Sequence[Role], actor: str | None = None, **options: Unpack[TokenOptions]
     ) -> NewToken:
         """Create a token for the HTTP service; its text is returned here and nowhere else.
 
-        *roles* are `produce`, `work`, `read` and `admin`; see `TokenOptions` for scopes, ceilings and expiry.
+        *name* says what it is for. *roles* are `produce`, `work`, `read` and `admin`; see `TokenOptions` for scopes,
+        ceilings and expiry. *actor*, by default `user@host` of this process, is recorded in the audit log.
         """
         name = validation.name(name, "name")
         grants = check_grants(roles, options)
@@ -44,12 +45,13 @@ class AsyncTokens(AsyncNamespace):
         self,
         token_id: str,
         *,
-        overlap: Duration = limits.TOKEN_OVERLAP_MS_DEFAULT / 1000,
+        overlap: Duration = 86_400.0,
         actor: str | None = None,
     ) -> NewToken:
         """Create a token with the same grants; the old one expires after *overlap* seconds, by default a day.
 
-        Raises `TokenNotFound`, and `Conflict` if the old one has expired or was revoked.
+        Raises `TokenNotFound`, and `Conflict` if the old one has expired or was revoked. *actor*, by default
+        `user@host` of this process, is recorded in the audit log.
         """
         token_id = validation.name(token_id, "token_id")
         overlap_ms = validation.duration_ms(overlap, "overlap")
@@ -65,12 +67,15 @@ class AsyncTokens(AsyncNamespace):
         return NewToken(token, f"hf_{new_id}_{secret}")
 
     async def revoke(self, token_id: str, *, actor: str | None = None) -> Token:
-        """Revoke a token at once and return it; servers end its streams within a second. Raises `TokenNotFound`."""
+        """Revoke a token at once and return it; servers end its streams within a second. Raises `TokenNotFound`.
+
+        *actor*, by default `user@host` of this process, is recorded in the audit log.
+        """
         token_id = validation.name(token_id, "token_id")
         return await self._runner.write(access_operations.revoke_token, token_id, validate_calls.actor(actor))
 
-    async def list(self, *, limit: int = limits.PAGE_DEFAULT) -> builtins.list[Token]:
-        """Return the tokens that were created last, up to *limit*, by default 100, without their secrets."""
+    async def list(self, *, limit: int = 100) -> builtins.list[Token]:
+        """Return the tokens that were created last, up to *limit*, without their secrets."""
         return await self._runner.read(
             access_operations.tokens, validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         )

@@ -9,27 +9,20 @@ from typing import TYPE_CHECKING
 from holdfast.client import validate_calls
 from holdfast.client.sync_api.namespace import Namespace
 from holdfast.client.sync_api.tokens import Tokens
-from holdfast.domain import limits, strict_json, validation
+from holdfast.domain import limits, new_job, results, strict_json, validation
 from holdfast.domain.access import AuditEntry
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, State
-from holdfast.domain.results import (
-    Backlog,
-    CancelReport,
-    JobFilter,
-    Pruned,
-    Requeued,
-    StoreReport,
-    Tally,
-    WorkerInfo,
-)
+from holdfast.domain.results import Backlog, CancelReport, Pruned, Requeued, StoreReport, Tally, WorkerInfo
 from holdfast.domain.serving import Unserved
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
-from holdfast.operations import access as access_operations
-from holdfast.operations import admin as admin_operations
-from holdfast.operations import artifacts as artifact_operations
-from holdfast.operations import jobs as job_operations
+from holdfast.operations import (
+    access as access_operations,
+    admin as admin_operations,
+    jobs as job_operations,
+    maintenance,
+)
 
 if TYPE_CHECKING:
     from holdfast.client.sync_api.queue import JobMethods
@@ -40,7 +33,7 @@ _HELD_BACK_SECONDS = 0.5
 
 
 class Admin(Namespace):
-    """Counts, cancels, requeues and deletes many jobs, and manages workers and tokens."""
+    """Counts, cancels, requeues and deletes many jobs, and manages workers and tokens: `queue.admin`."""
 
     tokens: Tokens
     """Tokens of the HTTP service."""
@@ -87,13 +80,17 @@ class Admin(Namespace):
     def record_action(
         self, action: str, target: str, *, actor: str | None = None, detail: dict[str, Json] | None = None
     ) -> None:
-        """Append an operator's action to the audit log; call it before the action is carried out."""
+        """Append an operator's action to the audit log; call it before the action is carried out.
+
+        *action* is a name such as `jobs.cancel`, *target* what it is done to, *detail* its options. *actor* is by
+        default `user@host` of this process.
+        """
         action, target = validation.name(action, "action"), validation.name(target, "target", limits.URL_CHARS_MAX)
         strict_json.encode(detail, "detail", limits.PAYLOAD_BYTES_MAX)
         self._runner.write(access_operations.record, validate_calls.actor(actor), action, target, detail or {})
 
-    def audit_log(self, *, before: int | None = None, limit: int = limits.PAGE_DEFAULT) -> list[AuditEntry]:
-        """Return the newest entries of the audit log, newest first: up to *limit*, by default 100.
+    def audit_log(self, *, before: int | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the newest entries of the audit log, newest first, up to *limit*.
 
         *before* is the number of an entry: continue with those before it.
         """
@@ -104,8 +101,8 @@ class Admin(Namespace):
 
     # --- workers ---------------------------------------------------------------------------------------------------
 
-    def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
-        """Return the workers that were active last, up to *limit*, by default 100, as they last reported."""
+    def workers(self, *, limit: int = 100) -> list[WorkerInfo]:
+        """Return the workers that were active last, up to *limit*, as they last reported."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return self._runner.read(job_operations.newest_workers, limit)
 
@@ -127,13 +124,19 @@ class Admin(Namespace):
     # --- change many jobs ------------------------------------------------------------------------------------------
 
     def cancel_many(self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None) -> CancelReport:
-        """Cancel many jobs in one transaction, each as `queue.cancel` does; report those that cannot be cancelled."""
+        """Cancel many jobs in one transaction, each as `queue.cancel` does; report those that cannot be cancelled.
+
+        With *force* running jobs are taken from their workers. With *tenant*, jobs of other tenants are not found.
+        """
         checked = _job_ids(job_ids)
         force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
         return self._runner.write(admin_operations.cancel_many, checked, tenant, force=force)
 
     def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
-        """Requeue many jobs in several transactions; report those that cannot be requeued with the reason."""
+        """Requeue many jobs in several transactions; report those that cannot be requeued with the reason.
+
+        With *tenant*, jobs of other tenants are not found.
+        """
         checked, tenant = _job_ids(job_ids), validate_calls.tenant(tenant)
         total = Requeued([], [])
         for start in range(0, len(checked), limits.CHUNK):
@@ -149,8 +152,11 @@ class Admin(Namespace):
         lane: str | None = None,
         tenant: str | None = None,
     ) -> Requeued:
-        """Requeue every matching failed job, in bounded chunks; report those that cannot be requeued."""
-        job_filter = JobFilter(
+        """Requeue every matching failed job, in bounded chunks; report those that cannot be requeued.
+
+        *kind*, *lane* and *tenant* select the jobs. With *transient_only*, jobs that failed permanently are left out.
+        """
+        job_filter = results.JobFilter(
             states=("failed",),
             kind=validation.optional_name(kind, "kind"),
             lane=validation.optional_name(lane, "lane"),
@@ -172,16 +178,17 @@ class Admin(Namespace):
         self,
         *,
         older_than: Duration,
-        states: Sequence[State] = FINISHED,
+        states: Sequence[State] = ("done", "failed", "cancelled", "retired"),
         events_older_than: Duration | None = None,
-        message_ids_older_than: Duration = limits.MESSAGE_IDS_KEPT_MS_DEFAULT / 1000,
+        message_ids_older_than: Duration = 604_800.0,
         dry_run: bool = False,
     ) -> Pruned:
-        """Delete jobs that finished longer ago than *older_than*, with all their data, in bounded chunks.
+        """Delete jobs that finished more than *older_than* seconds ago, with all their data, in bounded chunks.
 
-        Also delete events older than *events_older_than*, by default *older_than*, expired uploads, and the message
-        ids of entries that were deleted longer ago than *message_ids_older_than*, by default 7 days. With *dry_run*
-        delete nothing and return how many jobs and events would be deleted.
+        *states* are the final states of the jobs to delete. Also delete events older than *events_older_than*
+        seconds, by default *older_than*, expired uploads and dedupe keys, and the message ids of entries that were
+        deleted more than *message_ids_older_than* seconds ago, by default 7 days. With *dry_run* delete nothing and
+        return how many jobs and events would be deleted.
         """
         message_ids_age_ms = validation.duration_ms(message_ids_older_than, "message_ids_older_than")
         age_ms = validation.duration_ms(older_than, "older_than")
@@ -197,7 +204,7 @@ class Admin(Namespace):
             while count:
                 jobs += count
                 count, after = self._runner.write(admin_operations.prune_jobs, state, age_ms, after)
-        while self._runner.write(artifact_operations.delete_expired_uploads):
+        while self._runner.write(maintenance.delete_expired):
             pass
         while self._runner.write(admin_operations.prune_message_ids, message_ids_age_ms):
             pass
@@ -214,7 +221,9 @@ class Admin(Namespace):
     def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Pruned:
         found: list[Tally] = []
         if states:
-            found = self._runner.read(job_operations.tally, JobFilter(states=states, age_ms=age_ms))
+            for lane in (None, new_job.SYSTEM_LANE):
+                wanted = results.JobFilter(states=states, age_ms=age_ms, lane=lane)
+                found += self._runner.read(job_operations.tally, wanted)
         left = _HELD_BACK_SECONDS
         with self._runner.listen() as listener:
             while True:

@@ -1,15 +1,12 @@
 # Generated from client/async_api/decoding.py by scripts/make-sync; do not edit.
 """Runs store operations for a queue with a codec: the jobs that they return can decode their payload and result."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from holdfast.client.decoded_jobs import with_codec
+from holdfast.client import decoded_jobs
 from holdfast.domain.codec import Codec
 from holdfast.storage.runners import Function, SyncLeasing, SyncRunner, Undo
-from holdfast.storage.store import PlainForm, SyncTarget
+from holdfast.storage.store import SyncTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,17 +21,11 @@ class DecodingRunner(SyncRunner):
 
     def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(super().read(function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(super().read(function, *args, **kwargs), self._codec)
 
     def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(super().write(function, *args, **kwargs), self._codec)
-
-    def write_plain(
-        self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what the base class does."""
-        return with_codec(super().write_plain(plain, function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(super().write(function, *args, **kwargs), self._codec)
 
     def leasing(self) -> SyncLeasing:
         """Do what the base class does."""
@@ -50,7 +41,7 @@ class DecodingLeasing(SyncLeasing):
 
     def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what the base class does."""
-        return with_codec(super().lease(undo, function, *args, **kwargs), self._codec)
+        return decoded_jobs.with_codec(super().lease(undo, function, *args, **kwargs), self._codec)
 
 
 def runner_on(target: SyncTarget, codec: Codec | None) -> SyncRunner:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from inspect import Signature
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.domain.errors import JobFailed
+from holdfast.domain import errors
 from holdfast.domain.job import Job
 from holdfast.domain.validation import Duration
 
@@ -17,14 +19,26 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueued(Generic[R_co]):
-    """An enqueued job: whether it is new, and access to its result."""
+class EnqueuedData:
+    """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
 
     _queue: JobMethods = field(repr=False, compare=False)
     job: Job
     """The job as it was stored, or the job that the call found."""
     created: bool
     """Whether the call created the job; false if it found a duplicate."""
+
+
+class Enqueued(EnqueuedData, Generic[R_co]):
+    """An enqueued job, as `enqueue` returns it: whether it is new, and access to its result."""
+
+    __slots__ = ()
+
+    # Editors and `help` do not show the arguments of the generated constructor.
+    __signature__ = Signature()
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     @property
     def id(self) -> str:
@@ -41,5 +55,9 @@ class Enqueued(Generic[R_co]):
         """
         job = self._queue._wait_committed(self.job.id, timeout)
         if job.state != "done":
-            raise JobFailed(job)
+            raise errors.JobFailed(job)
         return cast(R_co, self._queue._state.tasks.decode_result(job))
+
+
+enqueued_of: Callable[[JobMethods, Job, bool], Enqueued[Any]] = Enqueued  # type: ignore[assignment]
+"""Returns what `enqueue` of a queue or transaction returns for a job, and whether the call created the job."""

@@ -6,24 +6,23 @@ from __future__ import annotations
 import builtins
 
 from holdfast.client.sync_api.namespace import Namespace
-from holdfast.domain import validation
-from holdfast.domain.errors import UnknownKind
+from holdfast.domain import errors, validation
 from holdfast.domain.kinds import Kind
 from holdfast.operations import admin as admin_operations
 
 
 class Kinds(Namespace):
-    """Lists, retires and restores the kinds of a queue's jobs."""
+    """Lists, retires and restores the kinds of a queue's jobs: `queue.kinds`."""
 
     def list(self) -> builtins.list[Kind]:
-        """Return every kind that was used, published by a worker, or retired, sorted by name."""
+        """Return every kind that has jobs, was published by a worker, or is retired, sorted by name."""
         return self._runner.read(admin_operations.kinds)
 
     def get(self, kind: str) -> Kind:
         """Return one kind with its published options and schema, or raise `UnknownKind`."""
         found = self._runner.read(admin_operations.kind, validation.name(kind, "kind"))
         if found is None:
-            raise UnknownKind(kind, "never used, published or retired")
+            raise errors.UnknownKind(kind, "has no jobs, and is neither published nor retired")
         return found
 
     def retire(self, kind: str) -> int:
@@ -45,4 +44,4 @@ class Kinds(Namespace):
         Retired jobs stay retired.
         """
         if not self._runner.write(admin_operations.restore_kind, validation.name(kind, "kind")):
-            raise UnknownKind(kind, "is not retired")
+            raise errors.UnknownKind(kind, "is not retired")

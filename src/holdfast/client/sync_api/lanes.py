@@ -12,7 +12,7 @@ from holdfast.operations import admin as admin_operations
 
 
 class Lanes(Namespace):
-    """Lists and configures the lanes of a queue."""
+    """Lists and configures the lanes of a queue: `queue.lanes`."""
 
     def list(self) -> builtins.list[Lane]:
         """Return every lane that was ever configured or used, sorted by name."""

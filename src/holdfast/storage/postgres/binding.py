@@ -4,16 +4,8 @@ Values are sent as text without a declared type: the statement determines the ty
 all calls. A list becomes an array; a list of rows, or a dict of pairs, becomes one array per column.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from holdfast.storage.sql_queries import Row
-
-_IN_ARRAY = str.maketrans({"\\": "\\\\", '"': '\\"'})
-_COPIED_AT_ONCE = 250
-_IN_COPY = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
 def bound(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,9 +23,14 @@ def bound(values: Mapping[str, Any]) -> dict[str, Any]:
     return sent
 
 
+def encoded(value: Any) -> bytes | None:
+    """Return a bound value as the bytes that are sent."""
+    return None if value is None else str(value).encode()
+
+
 def columns(rows: Sequence[Sequence[Any]], prefix: str) -> dict[str, str]:
     """Return each column of *rows* as an array, named by its index."""
-    return {f"{prefix}{index}": array(column) for index, column in enumerate(zip(*rows, strict=True))}
+    return {f"{prefix}{index}": column(values) for index, values in enumerate(zip(*rows, strict=True))}
 
 
 def array(values: Iterable[Any]) -> str:
@@ -41,35 +38,18 @@ def array(values: Iterable[Any]) -> str:
     return "{" + ",".join(map(_element, values)) + "}"
 
 
+def column(values: Sequence[Any]) -> str:
+    """Return the values of one column of many rows as an array; most columns have few distinct values."""
+    texts = {value: _element(value) for value in set(values)}
+    return "{" + ",".join([texts[value] for value in values]) + "}"
+
+
 def _element(value: Any) -> str:
     if type(value) is str:
-        return f'"{value.translate(_IN_ARRAY)}"' if '"' in value or "\\" in value else f'"{value}"'
+        # Not by `translate`, which takes ten times as long.
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if value is None:
         return "NULL"
     if type(value) is bytes:
         return f'"\\\\x{value.hex()}"'
-    return str(value)
-
-
-def copied(rows: Sequence[Row]) -> Iterator[bytes]:
-    """Yield *rows* as the lines of a COPY, in chunks: the server reads one while the next is prepared."""
-    for start in range(0, len(rows), _COPIED_AT_ONCE):
-        columns_in_text = map(_fields, zip(*rows[start : start + _COPIED_AT_ONCE], strict=True))
-        yield ("\n".join(map("\t".join, zip(*columns_in_text, strict=True))) + "\n").encode()
-
-
-def _fields(column: tuple[Any, ...]) -> list[str]:
-    # Most columns have few distinct values, which need not be converted once per row.
-    texts = {value: _field(value) for value in set(column)}
-    return [texts[value] for value in column]
-
-
-def _field(value: Any) -> str:
-    if type(value) is str:
-        special = "\\" in value or "\n" in value or "\t" in value or "\r" in value
-        return value.translate(_IN_COPY) if special else value
-    if value is None:
-        return "\\N"
-    if type(value) is bytes:
-        return f"\\\\x{value.hex()}"
     return str(value)

@@ -1,7 +1,5 @@
 """Open connections, and check once that the server and its schema suit this code."""
 
-from __future__ import annotations
-
 import re
 import threading
 from typing import Any
@@ -9,11 +7,12 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
+from holdfast.domain import errors
+from holdfast.storage import randomness
+from holdfast.storage.migrations import not_migrated
 from holdfast.storage.postgres import migrate as migrations
+from holdfast.storage.postgres.commits import PostgresSettings
 from holdfast.storage.postgres.errors import translated, translated_opening
-from holdfast.storage.postgres.transaction import PostgresSettings
-from holdfast.storage.randomness import RANDOM
 
 _OLDEST_SERVER = 140000
 _STATEMENTS_KEPT = 500
@@ -75,9 +74,7 @@ class PostgresConnector:
         _check_server(connection)
         schema = self._settings.schema
         if not self._migrates and (missing := migrations.pending(connection, schema)):
-            raise SchemaMismatch(
-                f"this database lacks {missing[0].name} of the Holdfast schema {schema!r}; run `holdfast migrate`"
-            )
+            raise not_migrated(missing, f"Holdfast schema {schema!r}")
         applied = migrations.migrate(connection, schema)
         [[self._settings.identity]] = connection.execute(
             self._settings.texts.reading["schema_identity"].encode(), prepare=False
@@ -95,7 +92,7 @@ def _set_up(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     connection.add_notify_handler(_ignore)
     connection.prepared_max = _STATEMENTS_KEPT
     if hasattr(connection._prepared, "_prepared_idx"):
-        connection._prepared._prepared_idx = RANDOM.getrandbits(62)
+        connection._prepared._prepared_idx = randomness.RANDOM.getrandbits(62)
     else:
         # A driver that names statements in another way, perhaps as unsafe.
         connection.prepare_threshold = None
@@ -111,7 +108,7 @@ def with_defaults(url: str) -> str:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         # The driver quotes the part it cannot parse, which may be the password: neither quote nor chain its error.
-        raise InvalidInput("url", f"PostgreSQL cannot read it: {_without_quotes(str(error), url)}") from None
+        raise errors.InvalidInput("url", f"PostgreSQL cannot read it: {_without_quotes(str(error), url)}") from None
     _refuse_misread_password(url, given)
     defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
     # Statements are sent exactly as in the files; settings from the environment must not change their meaning.
@@ -144,7 +141,7 @@ def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:
     in_path = "@" in credentials.partition("/")[2]
     ports = str(given.get("port") or "").split(",")
     if in_path or "@" in str(given.get("host") or "") or not all(port.isdecimal() for port in ports if port):
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "url",
             "its host, port or database cannot be read; percent-encode special characters in the user name and "
             "the password: %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #",
@@ -154,7 +151,7 @@ def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:
 def _check_server(connection: psycopg.Connection[Any]) -> None:
     version = connection.info.server_version
     if version < _OLDEST_SERVER:
-        raise UnsupportedStore(f"this server is PostgreSQL {version // 10000}; 14 or later is needed")
+        raise errors.UnsupportedStore(f"this server is PostgreSQL {version // 10000}; 14 or later is needed")
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
-        raise UnsupportedStore(f"this database is encoded in {encoding}; create one with encoding UTF8")
+        raise errors.UnsupportedStore(f"this database is encoded in {encoding}; create one with encoding UTF8")

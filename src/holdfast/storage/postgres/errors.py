@@ -1,47 +1,36 @@
 """Translate errors of the server and the driver to Holdfast's errors. Driver errors are translated only here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
 
-from holdfast.domain.errors import (
-    HoldfastError,
-    Misconfigured,
-    ReadOnlyStore,
-    SchemaMismatch,
-    StoreBusy,
-    StoreDamaged,
-    StoreFull,
-    StoreUnreachable,
-)
+from holdfast.domain import errors
 from holdfast.storage.contract import OvertakenError
 
 # Looked up by the full code first, then by its class, the first two characters.
-_BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {
-    "08": (StoreUnreachable, "the connection to the server was lost"),
-    "22021": (Misconfigured, "the database cannot store this text; it must be encoded in UTF8"),
-    "25006": (ReadOnlyStore, "the server is read-only, like a standby; connect to one that accepts writes"),
+_BY_STATE: dict[str, tuple[type[errors.HoldfastError], str]] = {
+    "08": (errors.StoreUnreachable, "the connection to the server was lost"),
+    "22021": (errors.Misconfigured, "the database cannot store this text; it must be encoded in UTF8"),
+    "25006": (errors.ReadOnlyStore, "the server is read-only, like a standby; connect to one that accepts writes"),
     "25P03": (
-        StoreUnreachable,
+        errors.StoreUnreachable,
         "the connection was idle for so long that the server ended its transaction; nothing was stored",
     ),
-    "28": (Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
-    "3D": (Misconfigured, "the server has no such database; create it, or check the URL"),
-    "40": (StoreBusy, "other transactions changed the same jobs repeatedly; try again"),
-    "42501": (Misconfigured, "the role lacks rights on the schema; grant them"),
-    "23505": (StoreBusy, "other transactions stored the same key repeatedly; try again"),
-    "53100": (StoreFull, "the server's disk is full; nothing was stored"),
-    "53": (StoreBusy, "the server has no capacity for another connection or query; try again"),
-    "54": (StoreBusy, "the server reached one of its limits; try again"),
-    "55P03": (StoreBusy, "other transactions held a required lock for too long; try again"),
-    "57014": (StoreBusy, "the server cancelled the statement because it took too long; try again"),
-    "57": (StoreUnreachable, "the server is shutting down or starting up"),
-    "58": (StoreUnreachable, "the server cannot read or write its files"),
-    "XX001": (StoreDamaged, "the database is damaged; restore it from a backup"),
-    "XX002": (StoreDamaged, "an index of the database is damaged; rebuild it"),
+    "28": (errors.Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
+    "3D": (errors.Misconfigured, "the server has no such database; create it, or check the URL"),
+    "40": (errors.StoreBusy, "other transactions changed the same jobs repeatedly; try again"),
+    "42501": (errors.Misconfigured, "the role lacks rights on the schema; grant them"),
+    "23505": (errors.StoreBusy, "other transactions stored the same key repeatedly; try again"),
+    "53100": (errors.StoreFull, "the server's disk is full; nothing was stored"),
+    "53": (errors.StoreBusy, "the server has no capacity for another connection or query; try again"),
+    "54": (errors.StoreBusy, "the server reached one of its limits; try again"),
+    "55P03": (errors.StoreBusy, "other transactions held a required lock for too long; try again"),
+    "57014": (errors.StoreBusy, "the server cancelled the statement because it took too long; try again"),
+    "57": (errors.StoreUnreachable, "the server is shutting down or starting up"),
+    "58": (errors.StoreUnreachable, "the server cannot read or write its files"),
+    "XX001": (errors.StoreDamaged, "the database is damaged; restore it from a backup"),
+    "XX002": (errors.StoreDamaged, "an index of the database is damaged; rebuild it"),
 }
 _UNREACHABLE = "the server cannot be reached; check that it is running, and the host and port in the URL"
 _MISSING = {"3F000", "42P01", "42703", "42883"}
@@ -77,7 +66,7 @@ def translated_opening(schema: str) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         if error.sqlstate is None and isinstance(error, psycopg.OperationalError) and _refusal(error) is None:
-            raise StoreUnreachable(f"{_UNREACHABLE} ({one_line(error)})") from error
+            raise errors.StoreUnreachable(f"{_UNREACHABLE} ({one_line(error)})") from error
         with translated(schema):
             raise
 
@@ -108,14 +97,16 @@ def translated(schema: str) -> Iterator[None]:
 def translate(error: Exception, schema: str) -> Exception:
     """Return the error to raise for *error*: itself if it is not a driver error, or is a programming error."""
     if isinstance(error, OvertakenError):
-        return StoreBusy(f"other transactions changed the same jobs repeatedly; try again ({error})")
+        return errors.StoreBusy(f"other transactions changed the same jobs repeatedly; try again ({error})")
     if not isinstance(error, psycopg.Error):
         return error
     message = one_line(error)
     state = error.sqlstate or ""
     if state in _MISSING:
         if f"{schema}." in message or f'"{schema}"' in message:
-            return SchemaMismatch(f"this database has no current Holdfast schema; call queue.migrate() ({message})")
+            return errors.SchemaMismatch(
+                f"this database has no current Holdfast schema; call queue.migrate() ({message})"
+            )
         return error
     if not state and isinstance(error, psycopg.OperationalError):
         state = _refusal(error) or "08"

@@ -1,14 +1,12 @@
 """Health checks of the server, its settings and the schema."""
 
-from __future__ import annotations
-
-from holdfast.domain.results import Finding
+from holdfast.domain import results
 from holdfast.storage.sql_transaction import SqlTransaction
 
 _TRANSACTION_SECONDS_LONG = 600
 
 
-async def examine(tx: SqlTransaction) -> list[Finding]:
+async def examine(tx: SqlTransaction) -> list[results.Finding]:
     """Return findings about the server, durability, vacuuming, the schema and long-open transactions."""
     [[version, _number]] = await tx.query("health_version")
     [settings] = await tx.query("health_settings")
@@ -16,19 +14,19 @@ async def examine(tx: SqlTransaction) -> list[Finding]:
     [[seconds]] = await tx.query("health_oldest_transaction")
     fsync, full_page_writes, synchronous_commit, autovacuum, track_counts = settings
     return [
-        Finding("PostgreSQL", "ok", version),
+        results.Finding("PostgreSQL", "ok", version),
         _disk(fsync, full_page_writes),
         _durability(synchronous_commit),
         _vacuum(autovacuum, track_counts),
-        Finding("schema", "ok", f"at {schema}"),
+        results.Finding("schema", "ok", f"at {schema}"),
         _oldest(seconds),
     ]
 
 
-def _disk(fsync: str, full_page_writes: str) -> Finding:
+def _disk(fsync: str, full_page_writes: str) -> results.Finding:
     if fsync == full_page_writes == "on":
-        return Finding("disk", "ok", "writes are flushed to disk")
-    return Finding(
+        return results.Finding("disk", "ok", "writes are flushed to disk")
+    return results.Finding(
         "disk",
         "problem",
         f"fsync = {fsync}, full_page_writes = {full_page_writes}: a power cut can destroy the database",
@@ -36,11 +34,11 @@ def _disk(fsync: str, full_page_writes: str) -> Finding:
     )
 
 
-def _durability(synchronous_commit: str) -> Finding:
+def _durability(synchronous_commit: str) -> results.Finding:
     if synchronous_commit != "off":
         text = f"synchronous_commit = {synchronous_commit}: acknowledged jobs survive a power cut"
-        return Finding("durability", "ok", text)
-    return Finding(
+        return results.Finding("durability", "ok", text)
+    return results.Finding(
         "durability",
         "warning",
         "synchronous_commit = off: a power cut may lose the last acknowledged jobs",
@@ -48,10 +46,10 @@ def _durability(synchronous_commit: str) -> Finding:
     )
 
 
-def _vacuum(autovacuum: str, track_counts: str) -> Finding:
+def _vacuum(autovacuum: str, track_counts: str) -> results.Finding:
     if autovacuum == track_counts == "on":
-        return Finding("vacuum", "ok", "autovacuum is on")
-    return Finding(
+        return results.Finding("vacuum", "ok", "autovacuum is on")
+    return results.Finding(
         "vacuum",
         "problem",
         f"autovacuum = {autovacuum}, track_counts = {track_counts}: dead rows accumulate and claims become slow",
@@ -59,10 +57,10 @@ def _vacuum(autovacuum: str, track_counts: str) -> Finding:
     )
 
 
-def _oldest(seconds: int) -> Finding:
+def _oldest(seconds: int) -> results.Finding:
     if seconds < _TRANSACTION_SECONDS_LONG:
-        return Finding("open transactions", "ok", f"the oldest is {seconds} s old")
-    return Finding(
+        return results.Finding("open transactions", "ok", f"the oldest is {seconds} s old")
+    return results.Finding(
         "open transactions",
         "warning",
         f"one has been open for {seconds // 60} minutes: it delays events and the removal of dead rows",

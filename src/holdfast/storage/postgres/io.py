@@ -4,32 +4,38 @@ Begin, commit, retry and rollback are written once as coroutines over a `ServerI
 instead of suspending, so `run_sync` can run any of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import fetch, send
-from psycopg.pq import ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 
-from holdfast.storage.postgres.binding import copied
+from holdfast.storage import randomness
 from holdfast.storage.sql_queries import Row, Rows
 
 
-class AfterCommitError(Exception):
-    """The transaction has committed; a statement after the commit failed, for the reason in ``__cause__``."""
+class Statement(NamedTuple):
+    """A statement with numbered parameters, and its values as text."""
 
-    def __init__(self, rows: Rows) -> None:
+    text: bytes
+    values: Sequence[bytes | None]
+
+
+class AfterCommitError(Exception):
+    """The transaction has committed; what followed failed or was interrupted, for the reason in ``__cause__``."""
+
+    def __init__(self, replies: Sequence[Rows]) -> None:
         super().__init__("a statement after the commit failed")
-        self.rows = rows
+        self.replies = replies
 
 
 class ServerIO(Protocol):
@@ -51,14 +57,17 @@ class ServerIO(Protocol):
         """
         ...
 
-    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Insert many rows into one table with COPY."""
-        ...
-
     async def commit(self, text: str, after: str = "") -> Rows:
         """Send statements that end with COMMIT and, in the same message, statements that follow it.
 
         An error after the server has confirmed COMMIT raises `AfterCommitError`.
+        """
+        ...
+
+    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+        """Run one or two transactions in one round trip; return the rows of each statement of the first.
+
+        If the first has committed and anything fails or is interrupted after it, raise `AfterCommitError`.
         """
         ...
 
@@ -91,13 +100,6 @@ class SyncIO:
         cursor.execute(text.encode(), values, prepare=prepare)
         return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
 
-    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Insert many rows into one table with COPY."""
-        with self._cursor.copy(text.encode()) as copy:
-            for lines in copied(rows):
-                copy.write(lines)
-        return [(self._cursor.rowcount,)]
-
     async def commit(self, text: str, after: str = "") -> Rows:
         """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
@@ -106,6 +108,15 @@ class SyncIO:
         except psycopg.Error as error:
             return _committed(self.connection, results, error)
         return _committed(self.connection, results)
+
+    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+        """Run whole transactions in one round trip."""
+        replies: list[list[PGresult]] = []
+        try:
+            self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
+        except BaseException as error:  # the driver reads all replies before it raises an interrupt
+            return _ran_alone(self.connection, replies, error)
+        return _ran_alone(self.connection, replies)
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -136,13 +147,6 @@ class AsyncIO:
         await cursor.execute(text.encode(), values, prepare=prepare)
         return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
 
-    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Insert many rows into one table with COPY."""
-        async with self._cursor.copy(text.encode()) as copy:
-            for lines in copied(rows):
-                await copy.write(lines)
-        return [(self._cursor.rowcount,)]
-
     async def commit(self, text: str, after: str = "") -> Rows:
         """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
@@ -151,6 +155,15 @@ class AsyncIO:
         except psycopg.Error as error:
             return _committed(self.connection, results, error)
         return _committed(self.connection, results)
+
+    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+        """Run whole transactions in one round trip."""
+        replies: list[list[PGresult]] = []
+        try:
+            await self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
+        except BaseException as error:  # the driver reads all replies before it raises an interrupt
+            return _ran_alone(self.connection, replies, error)
+        return _ran_alone(self.connection, replies)
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -174,14 +187,78 @@ def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | N
     """Return the rows of a commit, or raise the error that occurred before or after it."""
     refused = [result for result in results if result.status == ExecStatus.FATAL_ERROR]
     error = error_from_result(refused[0], encoding="utf-8") if refused else lost
-    rows: Rows = []
-    for result in results:
-        if result.status == ExecStatus.TUPLES_OK:
-            reader = Transformer(connection)
-            reader.set_pgresult(result)
-            rows += reader.load_rows(0, result.ntuples, tuple)
+    rows = [row for result in results for row in _rows_of(connection, result)]
     if error is None:
         return rows
     if any(result.command_status == b"COMMIT" for result in results):
-        raise AfterCommitError(rows) from error
+        raise AfterCommitError([rows]) from error
     raise error
+
+
+def _rows_of(connection: Any, result: PGresult) -> Rows:
+    if result.status != ExecStatus.TUPLES_OK:
+        return []
+    reader = Transformer(connection)
+    reader.set_pgresult(result)
+    return reader.load_rows(0, result.ntuples, tuple)
+
+
+# --- statements that are whole transactions ------------------------------------------------------------------------
+
+# The names of the statements that each connection has prepared, apart from those that the driver's cursors prepare.
+_prepared: WeakKeyDictionary[Any, dict[bytes, bytes]] = WeakKeyDictionary()
+
+
+def _exchange_alone(
+    connection: Any, transactions: Sequence[Sequence[Statement]], replies: list[list[PGresult]], *, prepare: bool
+) -> PQGen[None]:
+    """Send the transactions in one message; add the results of each to *replies* once it has ended."""
+    pgconn: PGconn = connection.pgconn
+    names = _prepared.setdefault(connection, {})
+    new: list[tuple[bytes, bytes]] = []
+    pgconn.enter_pipeline_mode()
+    for transaction in transactions:
+        for text, values in transaction:
+            if not prepare:
+                pgconn.send_query_params(text, values)
+                continue
+            if (name := names.get(text)) is None:
+                # Through a pooler another client may have prepared statements on the same connection to the server.
+                name = b"holdfast_%x" % randomness.RANDOM.getrandbits(62)
+                pgconn.send_prepare(name, text)
+                new.append((text, name))
+            pgconn.send_query_prepared(name, values)
+        pgconn.pipeline_sync()
+    yield from send(pgconn)
+    for _ in transactions:
+        results: list[PGresult] = []
+        while (result := (yield from fetch(pgconn))) is None or result.status != ExecStatus.PIPELINE_SYNC:
+            if result is not None:
+                results.append(result)
+            elif pgconn.status == ConnStatus.BAD:
+                raise psycopg.OperationalError(pgconn.get_error_message())
+        replies.append(results)
+    pgconn.exit_pipeline_mode()
+    if not any(map(_error_of, replies)):
+        names.update(new)
+
+
+def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
+    refused = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
+    return None if refused is None else error_from_result(refused, encoding="utf-8")
+
+
+def _ran_alone(
+    connection: Any, replies: Sequence[Sequence[PGresult]], lost: BaseException | None = None
+) -> list[Rows]:
+    """Return the rows of each statement of the first transaction, or raise the error before or after its commit."""
+    if not replies:
+        raise lost or psycopg.OperationalError("the server has sent no reply")
+    if (refused := _error_of(replies[0])) is not None:
+        # An interrupt cancels the statement.
+        raise refused if lost is None or isinstance(lost, psycopg.Error) else lost
+    rows = [_rows_of(connection, result) for result in replies[0] if result.status == ExecStatus.TUPLES_OK]
+    failed = lost or next(filter(None, map(_error_of, replies[1:])), None)
+    if failed is None:
+        return rows
+    raise AfterCommitError(rows) from failed

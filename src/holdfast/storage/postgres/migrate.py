@@ -3,8 +3,6 @@
 A killed migration leaves no trace, and processes that start at the same time wait for the first.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -12,10 +10,10 @@ from typing import Any, Final
 
 import psycopg
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain import errors
 from holdfast.storage.migrations import Migration, known_in, missing
+from holdfast.storage.postgres import sql
 from holdfast.storage.postgres.errors import translated
-from holdfast.storage.postgres.sql import in_schema, texts
 from holdfast.storage.query_names import QueryName
 
 
@@ -56,7 +54,7 @@ def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migratio
     if not _query(connection, schema, "schema_exists", {"schema": schema}):
         _query(connection, schema, "schema_create")
     _query(connection, schema, "schema_ledger_create")
-    connection.execute(in_schema(migration.text, schema).encode(), prepare=False)
+    connection.execute(sql.in_schema(migration.text, schema).encode(), prepare=False)
     done = {"number": migration.number, "name": migration.name, "checksum": migration.checksum}
     _query(connection, schema, "schema_ledger_insert", done)
 
@@ -64,7 +62,7 @@ def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migratio
 def _query(
     connection: psycopg.Connection[Any], schema: str, name: QueryName, values: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    cursor = connection.execute(texts(schema).reading[name].encode(), values, prepare=False)
+    cursor = connection.execute(sql.texts(schema).reading[name].encode(), values, prepare=False)
     return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -75,6 +73,6 @@ _TEST_SCHEMA: Final = re.compile(rf"{TEST_PREFIX}[a-z0-9]{{8,32}}")
 def discard_schema(url: str, schema: str) -> None:
     """Drop *schema*, which must be a test schema."""
     if not _TEST_SCHEMA.fullmatch(schema):
-        raise InvalidInput("schema", f"{schema!r} is not a test schema; no other schema is dropped")
+        raise errors.InvalidInput("schema", f"{schema!r} is not a test schema; no other schema is dropped")
     with translated(schema), psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'drop schema if exists "{schema}" cascade'.encode())

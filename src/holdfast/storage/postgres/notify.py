@@ -4,8 +4,6 @@ Notifications may be lost while the connection is down. So all listeners are wok
 and every wait also polls slowly.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -14,11 +12,11 @@ from typing import Any
 
 import psycopg
 
-from holdfast.domain.retry import RetryPolicy
+from holdfast.domain.backoff import RetryPolicy
+from holdfast.storage import randomness
 from holdfast.storage.notifications import Listener, Notifier
+from holdfast.storage.postgres import commits
 from holdfast.storage.postgres.connection import with_defaults
-from holdfast.storage.postgres.transaction import DIGEST_CHARS, digest
-from holdfast.storage.randomness import RANDOM
 
 _LINGER_SECONDS = 2.0
 _POLL_SECONDS = 0.5
@@ -55,7 +53,7 @@ class ServerNotifier(Notifier):
             except psycopg.Error:
                 self.publish(self.topics())
                 failures += 1
-                time.sleep(_RECONNECTS.pause_seconds(failures, RANDOM.random()))
+                time.sleep(_RECONNECTS.pause_seconds(failures, randomness.RANDOM.random()))
 
     def _serve(self, connection: psycopg.Connection[Any]) -> None:
         """Wake the listeners that notifications concern, until none has listened for a while."""
@@ -68,8 +66,8 @@ class ServerNotifier(Notifier):
     def _publish_payload(self, payload: str) -> None:
         topics = self.topics()
         if payload != "*":
-            digests = {payload[at : at + DIGEST_CHARS] for at in range(0, len(payload), DIGEST_CHARS)}
-            topics = {topic for topic in topics if digest(topic) in digests}
+            digests = {payload[at : at + commits.DIGEST_CHARS] for at in range(0, len(payload), commits.DIGEST_CHARS)}
+            topics = {topic for topic in topics if commits.digest(topic) in digests}
         self.publish(topics)
 
     def _has_no_listeners(self) -> bool:

@@ -1,71 +1,80 @@
-"""Transactions of one statement: begin, run, commit and notify in a single message.
+"""Plain forms: the common case of a call as statements that are a whole transaction, in one round trip.
 
-A caller mostly waits for round trips to the server. A plain job needs no reply before it is stored, so its whole
-transaction is sent in one message. The values are literals in the text, because a message of several statements takes
-no parameters.
+The statements call functions of the schema, whose plans are cached. Their guard comes first: if the case is not the
+common one, they write nothing, and the full form of the operation runs.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import psycopg
-from psycopg.pq import Escaping
-from psycopg.pq.abc import PGconn
 
-from holdfast.domain import new_job as admissions
+from holdfast.domain import new_job, outcomes
+from holdfast.domain.claim_order import Preference
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note, fence_of, held_under
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
-from holdfast.domain.job import Job
-from holdfast.domain.new_job import CheckedJob
-from holdfast.domain.results import StoredJob
-from holdfast.domain.routing import RoutingTable
-from holdfast.storage.notifications import lane_topic
-from holdfast.storage.postgres.errors import is_retryable, lost
-from holdfast.storage.postgres.io import AfterCommitError, ServerIO
-from holdfast.storage.postgres.transaction import LOCK_MS, PostgresSettings, notification, roll_back
-from holdfast.storage.sql_queries import Rows
-from holdfast.storage.store import Operation, PlainForm
+from holdfast.domain.job import Job, JobRow, LazyRow, columns_of, job_of
+from holdfast.domain.routing import Route, RoutingTable, fair_key_of
+from holdfast.domain.session_claims import SessionRequest
+from holdfast.storage import notifications
+from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
+from holdfast.storage.postgres import select_ready, sql
+from holdfast.storage.postgres.scan_positions import (
+    DueWatermarks,
+    LockedAndPassed,
+    OpenTransactions,
+    ReadyFloors,
+    ScanPosition,
+    ScanPositions,
+)
+from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_queries import Row, Rows
 
-# Values are part of the text, which the server parses completely before it executes anything.
-_PAYLOAD_CHARS_MAX = 100_000
+Sent: TypeAlias = tuple[QueryName, Mapping[str, Any]]
+Settled: TypeAlias = tuple[Claim, outcomes.CheckedOutcome]
 
-
-class UnconfirmedError(Exception):
-    """The connection was lost: it is unknown whether the statement was committed. *again* finds out."""
-
-    def __init__(self, again: Operation[Any]) -> None:
-        super().__init__("the commit was not confirmed")
-        self.again = again
-
-
-@contextmanager
-def still_unknown(unconfirmed: UnconfirmedError) -> Iterator[None]:
-    """Raise `OutcomeUnknown` if the store cannot be queried for the outcome either."""
-    try:
-        yield
-    except (StoreUnreachable, psycopg.Error) as error:
-        if isinstance(error, psycopg.Error) and not lost(error):
-            raise
-        raise OutcomeUnknown(f"{unconfirmed}; send the same call again ({error})") from error
+_ROUTES_MAX: Final = 32
+_NO_PREFERENCE: Final = Preference()
+# The error code of a plain form that was undone because a lease is lost.
+_UNDONE: Final = "HF001"
 
 
-def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
-    """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
-    found = None if routing is None else admissions.plain_job(new, routing)
+class StoreMemory(Protocol):
+    """What a store remembers between transactions."""
+
+    newest: RoutingTable | None
+    scan_positions: ScanPositions
+    due_watermarks: DueWatermarks
+    ready_floors: ReadyFloors
+
+
+class PlainTransaction(Protocol):
+    """A transaction that has not begun."""
+
+    topics: set[str]
+
+    async def run_alone(self, statements: Sequence[Sent], topics: Collection[str] = ()) -> list[Rows]:
+        """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
+        ...
+
+
+# --- enqueue -------------------------------------------------------------------------------------------------------
+
+
+async def insert(tx: PlainTransaction, routing: RoutingTable | None, new: new_job.CheckedJob) -> Job | None:
+    """Store one job that is due at once and has no deadline, if *routing* is current."""
+    found = None if routing is None else new_job.plain_job(new, routing)
     if routing is None or found is None:
         return None
     new, route = found
     settings = new.settings
-    waits = settings.delay_ms or settings.run_at_ms is not None
-    expires = settings.deadline_in_ms is not None or settings.deadline_at_ms is not None
-    if waits or expires or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
+    if settings.delay_ms or settings.run_at_ms is not None:
         return None
-    fair_key = routing.lane(settings.route.lane).fair_key_of(settings.tenant)
+    if settings.deadline_in_ms is not None or settings.deadline_at_ms is not None:
+        return None
+    fair_key = fair_key_of(routing.lane(settings.route.lane), settings.tenant)
     values = {
+        "version": routing.version,
         "route": route.number,
         "id": new.id,
         "tenant": settings.tenant,
@@ -77,60 +86,282 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
         "tags": settings.tags_json,
         "max_attempts": settings.max_attempts,
         "backoff": settings.backoff_json,
-        "version": str(routing.version),
     }
-    return PlainForm(
-        "job_insert_plain",
-        values,
-        partial(_stored, new, fair_key),
-        again,
-        (lane_topic(settings.route.lane),),
-    )
-
-
-def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> StoredJob | None:
-    seq, now_ms = rows[0]
+    topics = {notifications.lane_topic(settings.route.lane)}
+    [[[seq, now_ms]]] = await tx.run_alone([("job_insert_plain", values)], topics)
     if seq is None:
         return None
-    return StoredJob(Job(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms))), created=True)
+    tx.topics |= topics
+    return job_of(new_job.NewRow(new, seq, fair_key, Now(now_ms, now_ms)))
 
 
-async def run_plain(settings: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:
-    """Run a transaction of one statement; return None if it did nothing and the full operation must run."""
-    text = _text(settings, plain, io.connection)
-    for name in ("begin", plain.name, "commit"):
-        settings.observe(name)
+# --- settle --------------------------------------------------------------------------------------------------------
+
+
+async def settle(tx: PlainTransaction, settlements: Sequence[Settled]) -> FinishedJobs | None:
+    """Finish jobs, all of them, if their leases are held and none has a dedupe key or is a session entry."""
+    if any(map(_is_linked, settlements)):
+        return None
     try:
-        rows = await io.commit(text, notification(settings, plain.topics))
-    except AfterCommitError as error:
-        settings.report_notification(error.__cause__)
-        rows = error.rows
+        [rows] = await tx.run_alone([_settling(settlements, ())], _job_topics(settlements))
     except psycopg.Error as error:
-        if io.connection.closed or lost(error):
-            raise UnconfirmedError(plain.again) from error
-        await roll_back(io)
-        if is_retryable(error):
+        if error.sqlstate == _UNDONE:
             return None
         raise
-    return plain.finish(rows)
+    return _finished(rows)
 
 
-def _text(settings: PostgresSettings, plain: PlainForm, connection: Any) -> str:
-    now_ms = None if settings.clock is None else settings.clock.now().wall_ms
-    values = {**plain.values, "now": now_ms}
-    literals = {name: literal(value, connection.pgconn) for name, value in values.items()}
-    statement = settings.texts.writing[plain.name] % literals
-    begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
-    return f"{begin}; {statement}; commit"
+def _is_linked(settled: Settled) -> bool:
+    row = columns_of(settled[0].job)
+    return row.dedupe_key is not None or row.session_number is not None
 
 
-def literal(value: str | int | None, connection: PGconn) -> str:
-    """Return *value* as a literal of a statement."""
-    if value is None:
-        return "null"
-    if type(value) is int:
-        return str(value)
-    text = str(value)
-    if "'" not in text and "\\" not in text:
-        return f"'{text}'"
-    return bytes(Escaping(connection).escape_literal(text.encode())).decode()
+def _job_topics(settlements: Sequence[Settled]) -> list[str]:
+    return [notifications.JOB_TOPIC + fence_of(claim).job_id for claim, _ in settlements]
+
+
+def _settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sent:
+    # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
+    held = sorted((fence_of(claim), checked.result_json) for claim, checked in settlements)
+    return "plain_settle", {
+        "seqs": [fence.seq for fence, _ in held],
+        "epochs": [fence.epoch for fence, _ in held],
+        "tokens": [fence.lease_token for fence, _ in held],
+        "results": [result_json for _, result_json in held],
+        "started_seqs": [fence.seq for fence in started],
+        "started_epochs": [fence.epoch for fence in started],
+        "started_tokens": [fence.lease_token for fence in started],
+    }
+
+
+def _finished(rows: Rows) -> FinishedJobs:
+    at_ms = rows[0][0] if rows else 0
+    return FinishedJobs(Now(at_ms, at_ms), {row[1]: (*row[2:], False) for row in rows})
+
+
+# --- heartbeat -----------------------------------------------------------------------------------------------------
+
+
+async def renew(
+    tx: PlainTransaction, held: Sequence[tuple[JobFence, int]], notes: Mapping[int, Note], started: Collection[int]
+) -> dict[int, tuple[int, bool]] | None:
+    """Extend leases if all of them are held and no job is in the call twice."""
+    if len({fence.seq for fence, _ in held}) < len(held):
+        return None
+    ordered = sorted(held)
+    noted = [notes.get(fence.seq, Note()) for fence, _ in ordered]
+    values = {
+        "seqs": [fence.seq for fence, _ in ordered],
+        "epochs": [fence.epoch for fence, _ in ordered],
+        "tokens": [fence.lease_token for fence, _ in ordered],
+        "lengths": [lease_ms for _, lease_ms in ordered],
+        "acknowledges": [int(fence.seq in started) for fence, _ in ordered],
+        "phases": [note.phase for note in noted],
+        "percents": [note.percent for note in noted],
+    }
+    try:
+        [rows] = await tx.run_alone([("plain_heartbeat", values)])
+    except psycopg.Error as error:
+        if error.sqlstate == _UNDONE:
+            return None
+        raise
+    return {seq: (lease_until_ms, bool(cancel_requested)) for seq, lease_until_ms, cancel_requested in rows}
+
+
+# --- claim ---------------------------------------------------------------------------------------------------------
+
+
+async def claim(tx: PlainTransaction, memory: StoreMemory, request: ClaimRequest) -> ClaimedJobs | None:
+    """Claim jobs, if the cached routing is current and no maintenance is due."""
+    plan = _plan(memory, request)
+    if plan is None:
+        return None
+    routing, routes, positions, statements = plan
+    [[guard], rows] = await tx.run_alone(statements)
+    claims = _claims(memory, request, routes, positions, guard, rows)
+    return None if claims is None else ClaimedJobs(routing, claims)
+
+
+async def settle_and_claim(
+    tx: PlainTransaction,
+    memory: StoreMemory,
+    settlements: Sequence[Settled],
+    started: Sequence[JobFence],
+    request: ClaimRequest,
+) -> tuple[FinishedJobs, list[Claim]] | None:
+    """Settle and claim, if both can be plain."""
+    plan = _plan(memory, request)
+    if plan is None or any(map(_is_linked, settlements)):
+        return None
+    _, routes, positions, [guarding, claiming] = plan
+    statements = [guarding, _settling(settlements, started), claiming]
+    try:
+        [[guard], settled, rows] = await tx.run_alone(statements, _job_topics(settlements))
+    except psycopg.Error as error:
+        if error.sqlstate == _UNDONE:
+            return None
+        raise
+    claims = _claims(memory, request, routes, positions, guard, rows)
+    return None if claims is None else (_finished(settled), claims)
+
+
+async def finds_no_session(tx: PlainTransaction, memory: StoreMemory, request: SessionRequest) -> bool:
+    """Return whether no session can be claimed and nothing is due."""
+    routing = memory.newest
+    if routing is None:
+        return False
+    routes = routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
+    guard = {
+        "version": routing.version,
+        "worker": request.worker,
+        "chosen_token": request.lease_token if request.resent else None,
+        "examines": False,
+        **memory.due_watermarks.start_times(thorough=True),
+    }
+    look = {"routes": [route.number for route in routes]}
+    [[[refused, *_]], [[has_head, has_expired]]] = await tx.run_alone(
+        [("plain_guard", guard), ("plain_session_look", look)]
+    )
+    return refused is None and not has_head and not has_expired
+
+
+_Plan: TypeAlias = tuple[RoutingTable, dict[int, Route], dict[int, ScanPosition], list[Sent]]
+
+
+def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
+    """Return the routing, its routes for the request, their scan positions, and the guard and claim to send."""
+    routing = memory.newest
+    if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
+        return None
+    routes = routing.serving(request.lanes, request.kinds, request.capabilities)
+    if len(routes) > _ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes):
+        return None
+    positions = memory.scan_positions.of(routes)
+    times = memory.due_watermarks.start_times(thorough=False)
+    wall_floor, lease_floor = memory.ready_floors.due()
+    guard = {
+        "version": routing.version,
+        "worker": request.worker,
+        "chosen_token": request.lease_token if request.resent else None,
+        "examines": memory.ready_floors.examines(),
+        "wall_low": max(times["wall_low"], wall_floor),
+        "lease_low": max(times["lease_low"], lease_floor),
+    }
+    claiming = {
+        "routes": [route.number for route in routes],
+        "limit": request.limit,
+        "worker": request.worker,
+        "incarnation": request.incarnation,
+        "lease_token": request.lease_token,
+        "lease_ms": request.lease_ms,
+        "acknowledged": request.acknowledged,
+        "scope": request.fair_scope_prefix(),
+        **LockedAndPassed([], positions).for_top(routes),
+        **memory.ready_floors.values(routes),
+    }
+    sent: list[Sent] = [("plain_guard", guard), ("plain_claim", claiming)]
+    return routing, {route.number: route for route in routes}, positions, sent
+
+
+def _claims(
+    memory: StoreMemory,
+    request: ClaimRequest,
+    routes: Mapping[int, Route],
+    positions: Mapping[int, ScanPosition],
+    guard: Row,
+    rows: Rows,
+) -> list[Claim] | None:
+    """Return the claims, in order; None if the full form has to claim."""
+    refused, wall_ms, lease_ms, *transactions = guard
+    now = Now(wall_ms, lease_ms)
+    seen = OpenTransactions(now, *transactions)
+    memory.ready_floors.record(seen)
+    if refused in {None, "due"}:
+        memory.due_watermarks.record_look(now, thorough=False, found=refused is not None)
+    *rows, header = rows
+    *_, state, started_at_ms = header
+    if state == "refused":
+        return None
+    if len(rows) < request.limit:
+        memory.due_watermarks.record_look(now, thorough=True, found=False)
+        memory.ready_floors.raise_due(seen)
+        _raise_floors(memory, seen, routes, rows, header)
+    leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)
+    claims = [_claimed(row, routes[row[_ROUTE]], request, leased_at) for row in sorted(rows, key=_by_claim_index)]
+    only_key = header[_FAIR_KEY]
+    if rows and only_key is not None:
+        _move_positions(memory, rows, only_key, seen_all=not positions or len(rows) < request.limit)
+    elif not rows:
+        memory.scan_positions.drop(routes.values())
+    return claims
+
+
+_SEQ, _ID, _EPOCH, _ROUTE, _FAIR_KEY, _PRIORITY, _DUE, _CLAIM_INDEX = map(
+    sql.LEASED.index, ("seq", "id", "epoch", "route", "fair_key", "priority", "due_at_ms", "claim_index")
+)
+_TENANT, _PAYLOAD, _DEDUPE_KEY, _SUSPECT, _FAILURE_REASON, _UNACKNOWLEDGED = map(
+    sql.LEASED.index, ("tenant", "payload_json", "dedupe_key", "suspect", "failure_reason", "unacknowledged")
+)
+
+
+def _by_claim_index(row: Row) -> int:
+    index: int = row[_CLAIM_INDEX]
+    return index
+
+
+class LeasedRow(LazyRow):
+    """The row of a job after a plain claim, from what the claim has read of it."""
+
+    __slots__ = ("_now", "_request", "_route", "_row")
+
+    def __init__(self, row: Row, route: Route, request: ClaimRequest, now: Now) -> None:
+        self._row = row
+        self._route = route
+        self._request = request
+        self._now = now
+
+    session_number = None
+    seq = property(lambda self: self._row[_SEQ])
+    id = property(lambda self: self._row[_ID])
+    tenant = property(lambda self: self._row[_TENANT])
+    payload_json = property(lambda self: self._row[_PAYLOAD])
+    dedupe_key = property(lambda self: self._row[_DEDUPE_KEY])
+    suspect = property(lambda self: self._row[_SUSPECT])
+    failure_reason = property(lambda self: self._row[_FAILURE_REASON])
+    unacknowledged = property(lambda self: self._row[_UNACKNOWLEDGED])
+    kind = property(lambda self: self._route.key.kind)
+    lane = property(lambda self: self._route.key.lane)
+
+    def make(self) -> JobRow:
+        """Return the row."""
+        lease_until_ms = self._now.lease_ms + self._request.lease_ms
+        return select_ready.leased(self._row[:-2], self._route, self._request, lease_until_ms, self._now)
+
+
+def _claimed(row: Row, route: Route, request: ClaimRequest, now: Now) -> Claim:
+    fence = JobFence(row[_SEQ], row[_ID], row[_EPOCH], request.lease_token)
+    return held_under(fence, job_of(LeasedRow(row, route, request, now)), request.lease_ms)
+
+
+def _raise_floors(
+    memory: StoreMemory, seen: OpenTransactions, routes: Mapping[int, Route], rows: Rows, header: Row
+) -> None:
+    """Store where the routes begin, after a claim that has seen all their ready jobs."""
+    if not rows:
+        memory.ready_floors.raise_to(seen, routes, None)
+    elif header[_FAIR_KEY] is not None and header[_DUE] is not None and len({row[_ROUTE] for row in rows}) == 1:
+        first = ScanPosition(max(row[_PRIORITY] for row in rows), header[_FAIR_KEY], header[_DUE], -1)
+        memory.ready_floors.raise_to(seen, [rows[0][_ROUTE]], first)
+
+
+def _move_positions(memory: StoreMemory, rows: Rows, only_key: str, *, seen_all: bool) -> None:
+    """Store where the routes of the first level begin, which has one fair_key."""
+    first: dict[int, Row] = {}
+    for row in rows:
+        if row[_ROUTE] not in first or (row[_DUE], row[_SEQ]) < (first[row[_ROUTE]][_DUE], first[row[_ROUTE]][_SEQ]):
+            first[row[_ROUTE]] = row
+    highest = max(row[_PRIORITY] for row in rows)
+    for route, row in first.items():
+        if row[_PRIORITY] == highest:
+            position = ScanPosition(highest, only_key, row[_DUE], row[_SEQ])
+            memory.scan_positions.move(route, position, seen_all=seen_all)

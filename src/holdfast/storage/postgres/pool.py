@@ -5,8 +5,6 @@ connections in the background: callers wait for a timeout instead, and they cann
 loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -19,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.domain.errors import StoreBusy
+from holdfast.domain import errors
 
 _SIZE = 20
 _TIMEOUT_SECONDS = 10.0
@@ -174,5 +172,7 @@ def _finish_in(process: int, connections: list[Any]) -> None:
         _finish(connections)
 
 
-def _busy() -> StoreBusy:
-    return StoreBusy(f"all {_SIZE} connections of this queue are in use; try again, or use fewer threads or tasks")
+def _busy() -> errors.StoreBusy:
+    return errors.StoreBusy(
+        f"all {_SIZE} connections of this queue are in use; try again, or use fewer threads or tasks"
+    )

@@ -5,19 +5,17 @@ nothing looks again, past those jobs and a little further than it needs. If scan
 and looks again without them if it found fewer jobs than requested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
+from holdfast.domain import routing
 from holdfast.domain.claims import ClaimRequest
 from holdfast.domain.clock import Now
 from holdfast.domain.job import JobRow
-from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
+from holdfast.storage.postgres import sql
 from holdfast.storage.postgres.scan_positions import LockedAndPassed, ScanPosition, ScanPositions
-from holdfast.storage.postgres.sql import LEASED
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import Level, Prefix, choose_from, first_level, is_one_stream, offer_of, scope_of
 from holdfast.storage.sql_queries import Row
@@ -154,7 +152,7 @@ def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Scan
 
 
 _ROUTE, _PAYLOAD, _CLAIM_INDEX, _AFTER_ENTRY = map(
-    LEASED.index, ("route", "payload_json", "claim_index", "record_all")
+    sql.LEASED.index, ("route", "payload_json", "claim_index", "record_all")
 )
 _NO_ENTRY = (None, None, None)
 
@@ -180,11 +178,11 @@ async def lease(
     }
     rows = await tx.query(statement, values)
     routes = {route.number: route for route in selection_request.routes}
-    jobs = [_leased(row, routes[row[_ROUTE]], request, lease_until_ms, now) for row in rows]
+    jobs = [leased(row, routes[row[_ROUTE]], request, lease_until_ms, now) for row in rows]
     return sorted(jobs, key=attrgetter("claim_index")), now
 
 
-def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> JobRow:
+def leased(row: Row, route: routing.Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> JobRow:
     """Return the job of *row*, completed with the values common to the claim and those of its route."""
     lane, kind, requires_json = route.key[:3]
     holder = (request.worker, request.incarnation, request.lease_token, lease_until_ms)

@@ -4,14 +4,12 @@ A query may contain `/* lock: … */`. Only write transactions use that text: th
 reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Final, NamedTuple, get_args
 
 from holdfast.domain.job import JobRow
-from holdfast.storage.queries import load_queries
+from holdfast.storage import queries
 from holdfast.storage.query_names import PostgresQuery, SharedQuery
 
 # The fields of a job's row that are the same for all jobs of a claim or of a route, or empty in a claimed job.
@@ -28,11 +26,28 @@ _LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in
 
 QUERIES: Final = {
     name: text.replace("/* leased columns */", _LEASED_COLUMNS)
-    for name, text in load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()
+    for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()
 }
 
 _SCHEMA: Final = re.compile(r"\bholdfast(?=\.[a-z]|\s*$)")
 _LOCK: Final = re.compile(r"/\* lock: (.*?) \*/")
+
+
+_PARAMETER: Final = re.compile(r"%\((\w+)\)s")
+
+
+class NumberedText(NamedTuple):
+    """A query with numbered parameters, and their names in that order."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+
+@cache
+def numbered(text: str) -> NumberedText:
+    """Return a query with its named parameters numbered."""
+    names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    return NumberedText(_PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names)
 
 
 class QueryTexts(NamedTuple):

@@ -5,43 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
 
+from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import Misconfigured, StoreUnreachable
-from holdfast.domain.masking import mask_url
-from holdfast.domain.new_job import CheckedJob
-from holdfast.storage.cancellation import finish_despite_cancellation, in_daemon_thread, retrieve
+from holdfast.storage import cancellation, runners, store
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.postgres import commits, external_transaction, notify
 from holdfast.storage.postgres.connection import PostgresConnector, described
-from holdfast.storage.postgres.errors import translated
-from holdfast.storage.postgres.external_transaction import (
-    PostgresAsyncExternalTransaction,
-    PostgresSyncExternalTransaction,
-    join,
-)
+from holdfast.storage.postgres.errors import lost, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
-from holdfast.storage.postgres.notify import notifier_for
-from holdfast.storage.postgres.plain_forms import UnconfirmedError, plain_enqueue, run_plain, still_unknown
 from holdfast.storage.postgres.pool import AsyncPool, SyncPool
-from holdfast.storage.postgres.transaction import (
-    Observer,
-    PostgresSettings,
-    PostgresState,
-    StaleConnectionError,
-    begin,
-    commit,
-    refuse_ended,
-    roll_back,
-    run_transaction,
-    unobserved,
-)
-from holdfast.storage.runners import run_sync
-from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
+from holdfast.storage.postgres.transaction import PostgresState, run_transaction
 
 T = TypeVar("T")
 
@@ -56,6 +35,7 @@ class PostgresStore:
     """One schema of a PostgreSQL database. Safe to share between threads and event loops; reopens after a fork."""
 
     joined: Final = False
+    writes_in_order: Final = False
     translate: Final = None
 
     def __init__(
@@ -66,19 +46,19 @@ class PostgresStore:
         listen_url: str | None = None,
         migrates: bool = True,
         clock: Clock | None = None,
-        observe: Observer = unobserved,
+        observe: commits.Observer = commits.unobserved,
     ) -> None:
         self._state = PostgresState(judged_by_server=clock is None)
-        self._settings = PostgresSettings(schema, clock, observe)
+        self._settings = commits.PostgresSettings(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
 
     def __repr__(self) -> str:
-        return f"<PostgresStore {mask_url(self._url)} schema={self._settings.schema}>"
+        return f"<PostgresStore {masking.mask_url(self._url)} schema={self._settings.schema}>"
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._notifier: Notifier = notifier_for(self._listen_url, self._settings.channel)
+        self._notifier: Notifier = notify.notifier_for(self._listen_url, self._settings.channel)
         self._connector = PostgresConnector(self._url, self._settings, migrates=self._migrates)
         self._threads = SyncPool(self._connector.connect)
         self._loops: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
@@ -99,86 +79,80 @@ class PostgresStore:
 
     # --- single transactions ---------------------------------------------------------------------------------------
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Run *operation* on one consistent view of the store."""
         self._check_process()
         self._make_ready()
         with translated(self._settings.schema):
-            return self._run(operation, None, writes=False)[0]
+            return self._run(operation, writes=False)[0]
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in one transaction and return its result once that has committed."""
         self._check_process()
         self._refuse_holder()
         self._make_ready()
         with translated(self._settings.schema):
-            result, topics = self._run(operation, plain, writes=True)
+            result, topics = self._run(operation, writes=True)
         self._notify_listeners(topics)
         return result
 
-    def _run(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
-    ) -> tuple[T, set[str]]:
+    def _run(self, operation: store.Operation[T], *, writes: bool, resent: bool = False) -> tuple[T, set[str]]:
         for fresh in (False, True):
             connection = self._threads.take(fresh=fresh, additional=self._holds())
             try:
-                return run_sync(self._attempt(operation, plain, SyncIO(connection), writes=writes))
-            except StaleConnectionError as error:
+                return runners.run_sync(self._attempt(operation, SyncIO(connection), writes=writes, resent=resent))
+            except commits.StaleConnectionError as error:
                 if fresh:
                     raise _unreachable(error) from error
-            except UnconfirmedError as error:
-                with still_unknown(error):
-                    return self._run(error.again, None, writes=True)
+            except commits.UnconfirmedError as error:
+                with _still_unknown(error):
+                    return self._run(operation, writes=True, resent=True)
             finally:
                 self._threads.put_back(connection)
         raise AssertionError("unreachable")
 
-    async def read_async(self, operation: Operation[T]) -> T:
+    async def read_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* on one consistent view of the store."""
         self._check_process()
         await self._make_ready_async()
-        result, _ = await self._run_to_completion(operation, None, writes=False)
+        result, _ = await self._run_to_completion(operation, writes=False)
         return result
 
-    def write_async(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
-    ) -> Coroutine[Any, Any, T]:
+    def write_async(self, operation: store.Operation[T]) -> Coroutine[Any, Any, T]:
         """Run *operation* in one transaction, to completion even if the task is cancelled."""
         self._check_process()
         # Checked here, in the caller's task: another task may run the coroutine.
         self._refuse_holder()
-        return self._write_async(operation, plain)
+        return self._write_async(operation)
 
-    async def _write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None) -> T:
+    async def _write_async(self, operation: store.Operation[T]) -> T:
         await self._make_ready_async()
-        result, _ = await self._run_to_completion(operation, plain, writes=True)
+        result, _ = await self._run_to_completion(operation, writes=True)
         return result
 
-    async def _run_to_completion(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
-    ) -> tuple[T, set[str]]:
-        running = asyncio.ensure_future(self._run_async(operation, plain, writes=writes, additional=self._holds()))
+    async def _run_to_completion(self, operation: store.Operation[T], *, writes: bool) -> tuple[T, set[str]]:
+        running = asyncio.ensure_future(self._run_async(operation, writes=writes, additional=self._holds()))
         self._begun.add(running)
         running.add_done_callback(self._begun.discard)
         # If the caller is cancelled, nothing else would retrieve an error, and asyncio would log it.
-        running.add_done_callback(retrieve)
+        running.add_done_callback(cancellation.retrieve)
         return await asyncio.shield(running)
 
     async def _run_async(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool, additional: bool
+        self, operation: store.Operation[T], *, writes: bool, additional: bool, resent: bool = False
     ) -> tuple[T, set[str]]:
         pool = self._pool()
         with translated(self._settings.schema):
             for fresh in (False, True):
                 connection = await pool.take(fresh=fresh, additional=additional)
                 try:
-                    outcome = await self._attempt(operation, plain, AsyncIO(connection), writes=writes)
-                except StaleConnectionError as error:
+                    outcome = await self._attempt(operation, AsyncIO(connection), writes=writes, resent=resent)
+                except commits.StaleConnectionError as error:
                     if fresh:
                         raise _unreachable(error) from error
-                except UnconfirmedError as error:
-                    with still_unknown(error):
-                        return await self._run_async(error.again, None, writes=True, additional=additional)
+                except commits.UnconfirmedError as error:
+                    with _still_unknown(error):
+                        return await self._run_async(operation, writes=True, additional=additional, resent=True)
                 else:
                     if writes:
                         self._notify_listeners(outcome[1])
@@ -188,24 +162,10 @@ class PostgresStore:
         raise AssertionError("unreachable")
 
     async def _attempt(
-        self,
-        operation: Operation[T],
-        plain: Callable[[], PlainForm | None] | None,
-        io: ServerIO,
-        *,
-        writes: bool,
+        self, operation: store.Operation[T], io: ServerIO, *, writes: bool, resent: bool
     ) -> tuple[T, set[str]]:
-        """Run one transaction, in its plain form if it has one; return its result and the topics to notify."""
-        form = plain() if plain is not None else None
-        if form is not None:
-            result = await run_plain(self._settings, form, io)
-            if result is not None:
-                return result, set(form.topics)
-        return await run_transaction(self._state, self._settings, operation, io, writes=writes)
-
-    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return one message that stores the job, if it is plain."""
-        return plain_enqueue(new, self._state.newest, again)
+        """Run one transaction; return its result and the topics to notify."""
+        return await run_transaction(self._state, self._settings, operation, io, writes=writes, resent=resent)
 
     def _make_ready(self) -> None:
         if not self._connector.ready:
@@ -214,7 +174,7 @@ class PostgresStore:
     async def _make_ready_async(self) -> None:
         if not self._connector.ready:
             # In a daemon thread: a server that does not respond must not keep the process from exiting.
-            await in_daemon_thread(self._connector.make_ready)
+            await cancellation.in_daemon_thread(self._connector.make_ready)
 
     def _notify_listeners(self, topics: set[str]) -> None:
         """Wake listeners in this process at once; the server notifies other processes."""
@@ -236,13 +196,13 @@ class PostgresStore:
     # --- transactions of the caller --------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[ExternalTransaction]:
+    def transaction(self) -> Iterator[store.ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
         self._make_ready()
         connection = self._open()
-        joined = PostgresSyncExternalTransaction(
+        joined = external_transaction.PostgresSyncExternalTransaction(
             self._state, SyncIO(connection), self._settings, self.notifier, own=True
         )
         try:
@@ -250,9 +210,9 @@ class PostgresStore:
                 with self._held(joined):
                     yield joined
                 with translated(self._settings.schema):
-                    run_sync(self._finish(joined))
+                    runners.run_sync(self._finish(joined))
             finally:
-                run_sync(roll_back(joined.io, resets=joined.ran_sql))
+                runners.run_sync(commits.roll_back(joined.io, resets=joined.ran_sql))
         finally:
             self._threads.put_back(connection)
 
@@ -261,8 +221,8 @@ class PostgresStore:
             connection = self._threads.take(fresh=fresh)
             try:
                 with translated(self._settings.schema):
-                    run_sync(begin(self._settings, SyncIO(connection), self._settings.begin_sharing))
-            except StaleConnectionError as error:
+                    runners.run_sync(commits.begin(self._settings, SyncIO(connection), self._settings.begin_sharing))
+            except commits.StaleConnectionError as error:
                 self._threads.put_back(connection)
                 if fresh:
                     raise _unreachable(error) from error
@@ -274,14 +234,14 @@ class PostgresStore:
         raise AssertionError("unreachable")
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[ExternalTransaction]:
+    async def transaction_async(self) -> AsyncIterator[store.ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
         await self._make_ready_async()
         pool = self._pool()
         connection = await self._open_async(pool)
-        joined = PostgresAsyncExternalTransaction(
+        joined = external_transaction.PostgresAsyncExternalTransaction(
             self._state, AsyncIO(connection), self._settings, self.notifier, own=True
         )
         try:
@@ -289,9 +249,9 @@ class PostgresStore:
                 with self._held(joined):
                     yield joined
                 with translated(self._settings.schema):
-                    await finish_despite_cancellation(self._finish(joined))
+                    await cancellation.finish_despite_cancellation(self._finish(joined))
             finally:
-                await finish_despite_cancellation(roll_back(joined.io, resets=joined.ran_sql))
+                await cancellation.finish_despite_cancellation(commits.roll_back(joined.io, resets=joined.ran_sql))
         finally:
             pool.put_back(connection)
 
@@ -300,8 +260,8 @@ class PostgresStore:
             connection = await pool.take(fresh=fresh)
             try:
                 with translated(self._settings.schema):
-                    await begin(self._settings, AsyncIO(connection), self._settings.begin_sharing)
-            except StaleConnectionError as error:
+                    await commits.begin(self._settings, AsyncIO(connection), self._settings.begin_sharing)
+            except commits.StaleConnectionError as error:
                 pool.put_back(connection)
                 if fresh:
                     raise _unreachable(error) from error
@@ -312,21 +272,29 @@ class PostgresStore:
                 return connection
         raise AssertionError("unreachable")
 
-    async def _finish(self, joined: PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction) -> None:
-        refuse_ended(joined.connection)
-        await commit(self._settings, joined.io, joined.signals, resets=joined.ran_sql)
+    async def _finish(
+        self,
+        joined: external_transaction.PostgresSyncExternalTransaction
+        | external_transaction.PostgresAsyncExternalTransaction,
+    ) -> None:
+        commits.refuse_ended(joined.connection)
+        await commits.commit(self._settings, joined.io, joined.signals, resets=joined.ran_sql)
         joined.ran_sql = False
         self._notifier.publish(joined.signals)
         self._settings.observe("committed")
 
-    def within(self, connection: Any) -> ExternalTransaction:
+    def within(self, connection: Any) -> store.ExternalTransaction:
         """Join the transaction that is open on the caller's own connection."""
         self._check_process()
         self._make_ready()
-        return join(self._state, connection, self._settings, self.notifier)
+        return external_transaction.join(self._state, connection, self._settings, self.notifier)
 
     @contextmanager
-    def _held(self, joined: PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction) -> Iterator[None]:
+    def _held(
+        self,
+        joined: external_transaction.PostgresSyncExternalTransaction
+        | external_transaction.PostgresAsyncExternalTransaction,
+    ) -> Iterator[None]:
         holder = _current_caller()
         self._holders.add(holder)
         try:
@@ -338,7 +306,9 @@ class PostgresStore:
     def _refuse_holder(self) -> None:
         """Raise if the caller already holds a transaction of this queue."""
         if self._holds():
-            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+            raise errors.Misconfigured(
+                "a transaction of this queue is open here: call the methods of the transaction"
+            )
 
     def _holds(self) -> bool:
         """Whether the running task or thread has a transaction of this queue open."""
@@ -403,8 +373,20 @@ class PostgresStore:
                 pool.close()
 
 
-def _unreachable(error: StaleConnectionError) -> StoreUnreachable:
-    return StoreUnreachable(f"the connection to the server was lost ({error.__cause__})")
+def _unreachable(error: commits.StaleConnectionError) -> errors.StoreUnreachable:
+    return errors.StoreUnreachable(f"the connection to the server was lost ({error.__cause__})")
+
+
+@contextmanager
+def _still_unknown(unconfirmed: commits.UnconfirmedError) -> Iterator[None]:
+    """Raise `OutcomeUnknown` if the store cannot be asked for the outcome of a transaction either."""
+    try:
+        yield
+    except (errors.StoreUnreachable, psycopg.Error) as error:
+        if isinstance(error, psycopg.Error) and not lost(error):
+            raise
+        reason = f"the commit was not confirmed; send the same call again ({error})"
+        raise errors.OutcomeUnknown(reason) from unconfirmed.__cause__
 
 
 def _current_caller() -> object:

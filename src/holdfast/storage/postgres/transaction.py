@@ -3,112 +3,45 @@
 An operation that conflicts with others is run again. No state is kept on the connection.
 """
 
-from __future__ import annotations
-
-import base64
-import hashlib
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.domain import limits
-from holdfast.domain.claims import Claim
+from holdfast.domain import new_job, outcomes, results, routing, transitions
+from holdfast.domain.backoff import RetryPolicy
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
 from holdfast.domain.clock import Clock, Now
-from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
-from holdfast.domain.job import JobRow, row_of
-from holdfast.domain.outcomes import CheckedOutcome
-from holdfast.domain.results import Finding
-from holdfast.domain.retry import RetryPolicy
-from holdfast.domain.routing import Route
-from holdfast.domain.transitions import Transition, succeeded
+from holdfast.domain.job import Job, JobRow, job_of, row_of
+from holdfast.domain.new_job import CheckedJob
+from holdfast.domain.session_claims import SessionRequest
+from holdfast.storage import randomness, store
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
-from holdfast.storage.postgres.binding import bound, columns
-from holdfast.storage.postgres.errors import ended_as_idle, is_retryable, lost, prepared_lost
+from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
+from holdfast.storage.postgres import binding, commits, plain_forms, sql
+from holdfast.storage.postgres.commits import PostgresSettings
+from holdfast.storage.postgres.errors import is_retryable, lost, prepared_lost
 from holdfast.storage.postgres.health import examine
-from holdfast.storage.postgres.io import AfterCommitError, ServerIO
-from holdfast.storage.postgres.scan_positions import DueWatermarks, ScanPositions
+from holdfast.storage.postgres.io import AfterCommitError, ServerIO, Statement
+from holdfast.storage.postgres.scan_positions import LATE_MS, DueWatermarks, ReadyFloors, ScanPositions
 from holdfast.storage.postgres.select_ready import select_ready
-from holdfast.storage.postgres.sql import texts
 from holdfast.storage.query_names import QueryName
-from holdfast.storage.randomness import RANDOM
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
-from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
-Observer: TypeAlias = Callable[[str], None]
-"""Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
-
-log = logging.getLogger("holdfast.store")
-
-LOCK_MS = 10_000
-# NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
-_NOTIFY_LOCK_MS = 1_000
 # A transaction that conflicts with another runs again; its pause is random, so that they do not collide again.
-_RERUNS = RetryPolicy(first=0.005, last=0.32, jitter=1.0, calls=20, retryable=is_retryable)
-_COPY_ROWS_MIN = 32
-_TOPICS_MAX = 900
-# DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
-_RESET = (
-    "close all; reset session authorization; reset role; reset all; unlisten *;"
-    " select pg_advisory_unlock_all(); discard temp; discard sequences"
-)
-_ISOLATION = "select current_setting('transaction_isolation')"
-
-
-def unobserved(_name: str) -> None:
-    """Do nothing."""
-
-
-class StaleConnectionError(Exception):
-    """The connection was dead before the transaction began."""
-
-
-class PostgresSettings:
-    """The settings shared by all transactions of one store."""
-
-    def __init__(self, schema: str, clock: Clock | None, observe: Observer) -> None:
-        self.schema = schema
-        self.channel = f"holdfast_{hashlib.blake2b(schema.encode(), digest_size=8).hexdigest()}"
-        self.texts = texts(schema)
-        self.clock = clock
-        self.observe = observe
-        self.prepares: bool | None = None
-        """False once a pooler has lost a prepared statement; None lets the driver prepare."""
-        self.identity: str | None = None
-        """The identity of this store, known once it was opened."""
-        self._notification_failed = False
-        self.read_clock = f'select "{schema}".clock_ms()'
-        # Reads here are small: JIT compilation would take longer than the query.
-        beginning = "begin isolation level repeatable read read only; set local jit = off"
-        self.begin_reading = f"{beginning}; {self.read_clock}"
-        self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
-        # The planner settings stay unchanged for the caller's own statements.
-        self.begin_sharing = (
-            f"begin isolation level read committed; set local lock_timeout = {LOCK_MS};"
-            f" set local idle_in_transaction_session_timeout = {limits.TRANSACTION_MS_MAX}"
-        )
-        columns_copied = self.texts.writing["job_copy"].partition("(")[2].partition(")")[0].split(",")
-        self._shared_columns = [
-            index for index, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
-        ]
-
-    def report_notification(self, error: BaseException | None) -> None:
-        """Log that a notification failed after its commit, once per store."""
-        if not self._notification_failed:
-            self._notification_failed = True
-            log.warning("a notification failed after its commit; waiting callers fall back to polling (%s)", error)
-
-    def are_unshared(self, rows: Sequence[Row]) -> bool:
-        """Return whether no other caller can store the same jobs concurrently: new ids, no dedupe keys."""
-        return all(row[index] is None for index in self._shared_columns for row in rows)
+_RERUNS_MAX = 20
+_RERUNS = RetryPolicy(first=0.005, last=0.32, jitter=1.0, calls=_RERUNS_MAX, retryable=is_retryable)
+# Plain jobs are stored by one statement for those with the same settings; a statement of all columns serves more.
+_SETTINGS_MAX = 4
+# An idle worker claims sessions less often than this, one that finds some more often.
+_IDLE_SECONDS = 0.3
 
 
 class _Clock:
@@ -135,6 +68,13 @@ class PostgresState(RoutingCache):
         """Whether leases are judged by the server's clock, at the time a row is locked."""
         self.scan_positions = ScanPositions()
         self.due_watermarks = DueWatermarks()
+        self.ready_floors = ReadyFloors()
+        self._session_claim_at = 0.0
+
+    def session_claims_are_rare(self) -> bool:
+        """Record a claim of any session; return whether the one before was long ago, as of a worker that is idle."""
+        before, self._session_claim_at = self._session_claim_at, time.monotonic()
+        return self._session_claim_at - before > _IDLE_SECONDS
 
 
 # The columns of `job_insert`, in its order, after the route. The counters of a new job are zero and omitted.
@@ -158,8 +98,25 @@ NEW: Final = (
     "dedupe_kind",
     "predecessor",
     "digest",
+    "parent",
+    "root",
     "record_all",
     "event_count",
+)
+# Those that plain jobs with the same settings have in common.
+_COMMON: Final = (
+    "state",
+    "tenant",
+    "fair_key",
+    "priority",
+    "affinity",
+    "headers_json",
+    "tags_json",
+    "enqueued_at_ms",
+    "due_at_ms",
+    "deadline_at_ms",
+    "max_attempts",
+    "backoff_json",
 )
 # The columns of a session entry, before them.
 _entry: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
@@ -201,47 +158,182 @@ _moved: Final = attrgetter(*MOVED)
 
 
 class PostgresTransaction(SqlTransaction):
-    """An open transaction on the server."""
+    """A transaction on the server.
 
-    __slots__ = ("_clock", "_io", "_settings", "_state", "_texts")
+    It begins with the first statement that the operation sends, unless that is a plain form. A plain form is a
+    statement that is a whole transaction, sent in one round trip: it is the first and the last statement of its
+    operation, or its guard fails, nothing is written and the full form begins a transaction.
+    """
+
+    __slots__ = ("_clock", "_io", "_settings", "_state", "_texts", "begun", "interrupt", "resent", "writes")
 
     def __init__(
-        self, state: PostgresState, settings: PostgresSettings, io: ServerIO, begun: Rows, *, writes: bool
+        self,
+        state: PostgresState,
+        settings: PostgresSettings,
+        io: ServerIO,
+        *,
+        writes: bool,
+        begun: Rows | None = None,
+        resent: bool = False,
     ) -> None:
         super().__init__(state)
         self._state = state
         self._settings = settings
         self._io = io
         self._texts = settings.texts.writing if writes else settings.texts.reading
-        self._clock = settings.clock or _Clock(begun[-1][-1])
+        self._clock: Clock | None = settings.clock
+        self.writes = writes
+        self.resent = resent
+        self.begun = False
+        """Whether a transaction is open."""
+        self.interrupt: BaseException | None = None
+        """An interrupt that arrived when a plain form had committed."""
+        if begun is not None:
+            self._begin_at(begun)
+
+    def _begin_at(self, begun: Rows) -> None:
+        self.begun = True
+        self._clock = self._clock or _Clock(begun[-1][-1])
+
+    async def _begin(self) -> None:
+        settings = self._settings
+        self._begin_at(
+            await commits.begin(settings, self._io, settings.begin_writing if self.writes else settings.begin_reading)
+        )
 
     async def now(self) -> Now:
         """Return the server's clock."""
-        return self._clock.now()
+        if self._clock is None:
+            await self._begin()
+        return self._clock.now()  # type: ignore[union-attr]  # beginning sets it
+
+    # --- plain forms ------------------------------------------------------------------------------------------------
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether a plain form can be the whole transaction: nothing was sent, and no earlier send is undecided."""
+        return self.writes and not self.begun and not self.resent
+
+    async def run_alone(
+        self, statements: Sequence[tuple[QueryName, Mapping[str, Any]]], topics: Collection[str] = ()
+    ) -> list[Rows]:
+        """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
+        settings = self._settings
+        now = None if settings.clock is None else settings.clock.now()
+        clock = {"clock_ms": now and now.wall_ms, "lease_clock_ms": now and now.lease_ms}
+        sent = []
+        settings.observe("begin")
+        for name, values in statements:
+            settings.observe(name)
+            text, names = sql.numbered(self._texts[name])
+            bound = binding.bound({**values, **clock})
+            sent.append(Statement(text, [binding.encoded(bound[one]) for one in names]))
+        settings.observe("commit")
+        transactions = [sent, [commits.notify_statement(settings, topics)]] if topics else [sent]
+        try:
+            return await self._io.run_alone(transactions, prepare=settings.prepares is None)
+        except AfterCommitError as error:
+            if isinstance(error.__cause__, psycopg.Error):
+                settings.report_notification(error.__cause__)
+            else:
+                self.interrupt = error.__cause__
+            return list(error.replies)
+        except psycopg.Error as error:
+            if self._io.connection.closed or lost(error):
+                raise commits.UnconfirmedError from error
+            raise
+
+    async def insert_plain(self, new: CheckedJob) -> Job | None:
+        """Store one job in a transaction of one statement, if the cached routing is current."""
+        return await plain_forms.insert(self, self._state.newest, new) if self.may_be_plain else None
+
+    async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
+        """Claim jobs in one round trip, if the cached routing is current and no maintenance is due."""
+        return await plain_forms.claim(self, self._state, request) if self.may_be_plain else None
+
+    async def finds_no_session(self, request: SessionRequest) -> bool:
+        """Look in one round trip, unless sessions were claimed just before: then there are probably more."""
+        if not self.may_be_plain or not self._state.session_claims_are_rare():
+            return False
+        return await plain_forms.finds_no_session(self, self._state, request)
+
+    async def settle_and_claim_plain(
+        self,
+        settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]],
+        started: Sequence[JobFence],
+        request: ClaimRequest,
+    ) -> tuple[FinishedJobs, list[Claim]] | None:
+        """Settle and claim in one round trip, if all leases are held and the claim can be plain."""
+        if not self.may_be_plain:
+            return None
+        return await plain_forms.settle_and_claim(self, self._state, settlements, started, request)
+
+    async def renew_plain(
+        self, held: Sequence[tuple[JobFence, int]], notes: Mapping[int, Note], started: Collection[int]
+    ) -> dict[int, tuple[int, bool]] | None:
+        """Extend leases in one round trip, if all of them are held."""
+        return await plain_forms.renew(self, held, notes, started) if self.may_be_plain else None
+
+    async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
+        """Finish jobs whose lease is held as done, with their events, in one round trip or statement."""
+        finished = await plain_forms.settle(self, settlements) if self.may_be_plain else None
+        if finished is not None:
+            return finished
+        now = await self.now()
+        rows = await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
+        return FinishedJobs(now, rows)
 
     async def query(
         self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement."""
+        if not self.begun:
+            await self._begin()
         self._settings.observe(name)
         text, prepare = self._texts[name], self._settings.prepares
         if many is None:
-            return await self._io.query(text, bound(values), prepare=prepare)
-        if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._settings.are_unshared(many):
-            return await self._io.copy(self._texts["job_copy"], many)
+            return await self._io.query(text, binding.bound(values), prepare=prepare)
         if name == "upload_chunk_insert":
             # Bytes are sent one chunk at a time, to keep each message within the server's limit.
             for row in many:
-                values = bound({f"c{index}": value for index, value in enumerate(row)})
+                values = binding.bound({f"c{index}": value for index, value in enumerate(row)})
                 await self._io.query(text, values, prepare=prepare)
             return [(len(many),)]
-        return await self._io.query(text, columns(many, "c"), prepare=prepare)
+        return await self._io.query(text, binding.columns(many, "c"), prepare=prepare)
 
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose and lease ready jobs in claim order."""
         return await select_ready(self, self._state.scan_positions, request)
 
-    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
+    async def insert_plain_jobs(
+        self, jobs: Sequence[CheckedJob], seqs: Sequence[int], table: routing.RoutingTable, now: Now
+    ) -> list[Job]:
+        """Store new jobs; what jobs with the same settings have in common is sent once."""
+        # Validated settings are cached, so that most jobs of a call share the same object.
+        groups: dict[int, list[int]] = {}
+        for index, new in enumerate(jobs):
+            groups.setdefault(id(new.settings), []).append(index)
+        if len(groups) > _SETTINGS_MAX:
+            return await super().insert_plain_jobs(jobs, seqs, table, now)
+        stored: list[Any] = [None] * len(jobs)
+        for indexes in groups.values():
+            first = new_job.new_job(jobs[indexes[0]], 0, _fair_key(table, jobs[indexes[0]]), now)
+            values = {
+                "route": table.routes[jobs[indexes[0]].settings.route].number,
+                "seqs": [seqs[index] for index in indexes],
+                "ids": [jobs[index].id for index in indexes],
+                "payloads": [jobs[index].payload_json for index in indexes],
+                **{name.removesuffix("_json"): getattr(first, name) for name in _COMMON},
+            }
+            await self._change("job_insert_plain_many", values, len(indexes))
+            for index in indexes:
+                stored[index] = job_of(new_job.NewRow(jobs[index], seqs[index], first.fair_key, now))
+        if any(new.settings.tags_json != "{}" for new in jobs):
+            await self._insert_tags((seq, new.settings.tags_json) for new, seq in zip(jobs, seqs, strict=True))
+        return stored
+
+    async def insert_jobs(self, jobs: Sequence[tuple[routing.Route, JobRow]]) -> None:
         """Store new jobs."""
         plain = [(route.number, *_new(job)) for route, job in jobs if job.session_number is None]
         await self._change_rows("job_insert", plain)
@@ -250,8 +342,9 @@ class PostgresTransaction(SqlTransaction):
                 (*_entry(job), route.number, *_new(job)) for route, job in jobs if job.session_number is not None
             ]
             await self._change_rows("session_entry_insert", entries)
+        await self._insert_tags((job.seq, job.tags_json) for _, job in jobs)
 
-    async def update_content(self, job: JobRow) -> None:
+    async def update_content(self, before: JobRow, job: JobRow) -> None:
         """Write the content that a duplicate replaced."""
         values = {
             "seq": job.seq,
@@ -260,9 +353,24 @@ class PostgresTransaction(SqlTransaction):
             "tags": job.tags_json,
             "event_count": job.event_count,
         }
+        await self._replace_tags(before, job)
         await self.query("job_payload_write", values)
 
-    async def _write_others(self, decided: Sequence[Transition]) -> None:
+    async def update_priority(self, job: JobRow) -> None:
+        """Write the priority."""
+        await self.query("ready_backdate")
+        await super().update_priority(job)
+
+    async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
+        """Write fairness keys."""
+        if changes:
+            await self.query("ready_backdate")
+        await super().update_fair_keys(changes)
+
+    async def _write_others(self, decided: Sequence[transitions.Transition]) -> None:
+        late_ms = (await self.now()).wall_ms - LATE_MS
+        if any(after.state == "ready" and after.due_at_ms < late_ms for _, after, _ in decided):
+            await self.query("ready_backdate")
         rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in decided]
         await self._change_rows("job_transition", rows)
 
@@ -271,13 +379,7 @@ class PostgresTransaction(SqlTransaction):
         rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_clear_suspicion", rows)
 
-    async def finish_held(
-        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
-    ) -> dict[int, Transition]:
-        """Finish jobs whose lease is held as done, with their events, in one statement."""
-        return await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
-
-    async def health(self) -> list[Finding]:
+    async def health(self) -> list[results.Finding]:
         """Return the state of the server and its settings."""
         return await examine(self)
 
@@ -288,27 +390,41 @@ class PostgresTransaction(SqlTransaction):
         self._state.due_watermarks.record_look(now, thorough=thorough, found=bool(due))
 
 
+def _fair_key(table: routing.RoutingTable, new: CheckedJob) -> str:
+    return routing.fair_key_of(table.lane(new.settings.route.lane), new.settings.tenant)
+
+
 # --- a transaction of the store ------------------------------------------------------------------------------------
 
 
 async def run_transaction(
-    state: PostgresState, settings: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
+    state: PostgresState,
+    settings: PostgresSettings,
+    operation: store.Operation[T],
+    io: ServerIO,
+    *,
+    writes: bool,
+    resent: bool = False,
 ) -> tuple[T, set[str]]:
-    """Run *operation* in one transaction; once it has committed, return its result and the topics to notify."""
+    """Run *operation* in one transaction; once it has committed, return its result and the topics to notify.
+
+    *resent* if an earlier run of it may have committed.
+    """
     for failures in count(1):
-        begun = await begin(settings, io, settings.begin_writing if writes else settings.begin_reading)
-        tx = PostgresTransaction(state, settings, io, begun, writes=writes)
+        tx = PostgresTransaction(state, settings, io, writes=writes, resent=resent)
         try:
             result = await operation(tx)
-            if writes:
-                await commit(settings, io, tx.topics)
-            else:
+            if tx.interrupt is not None:
+                raise tx.interrupt
+            if tx.begun and writes:
+                await commits.commit(settings, io, tx.topics)
+            elif tx.begun:
                 await io.message("commit")
         except BaseException as error:
-            await roll_back(io)
+            await commits.roll_back(io)
             if not _runs_again(settings, error, failures):
                 raise
-            await io.sleep(_RERUNS.pause_seconds(failures, RANDOM.random()))
+            await io.sleep(_RERUNS.pause_seconds(failures, randomness.RANDOM.random()))
         else:
             return result, tx.topics
     raise AssertionError("unreachable")
@@ -316,82 +432,18 @@ async def run_transaction(
 
 def _runs_again(settings: PostgresSettings, error: BaseException, failures: int) -> bool:
     """Return whether to run the operation again after *error*."""
-    if prepared_lost(error) and settings.prepares is None:
+    if prepared_lost(error):
+        # Another thread may have noticed it before.
         settings.prepares = False
-        return True
+        return failures < _RERUNS_MAX
     return _RERUNS.repeats(error, failures)
-
-
-async def begin(settings: PostgresSettings, io: ServerIO, text: str) -> Rows:
-    """Begin a transaction with the statement *text*."""
-    settings.observe("begin")
-    try:
-        return await io.message(text)
-    except psycopg.OperationalError as error:
-        if io.connection.closed:
-            raise StaleConnectionError from error
-        raise
-
-
-async def commit(settings: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
-    """Commit and notify in one message. The notification is a separate transaction, which does not wait for the disk.
-
-    With *resets* the same message resets session settings that the caller's own SQL may have changed.
-    """
-    settings.observe("commit")
-    after = ([_RESET] if resets else []) + ([notification(settings, signals)] if signals else [])
-    try:
-        await io.commit("commit", "; ".join(after))
-    except AfterCommitError as error:
-        settings.report_notification(error.__cause__)
-        if resets:
-            io.connection.pgconn.finish()
-    except psycopg.Error as error:
-        if (io.connection.closed or lost(error)) and not ended_as_idle(error):
-            raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
-        raise
-
-
-async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
-    """Roll back if the connection still works; otherwise closing it rolls back.
-
-    With *resets* also reset the session settings that the caller's own SQL may have changed, or close the connection.
-    """
-    if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-        try:
-            await io.message(f"rollback; {_RESET}" if resets else "rollback")
-        except psycopg.Error:
-            if not resets:
-                return
-        else:
-            return
-    if resets:
-        io.connection.pgconn.finish()
-
-
-def notification(settings: PostgresSettings, signals: Collection[str]) -> str:
-    """Return the statement that notifies the listeners of *signals*, in its own transaction."""
-    return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(settings, signals)}"
-
-
-def _notify(settings: PostgresSettings, signals: Collection[str]) -> str:
-    payload = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
-    return f"pg_notify('{settings.channel}', '{payload}')"
-
-
-DIGEST_CHARS = 8
-
-
-def digest(topic: str) -> str:
-    """Return the digest of a topic that is sent: short, of fixed length, and safe in a literal."""
-    return base64.b64encode(hashlib.blake2b(topic.encode(), digest_size=6).digest(), b"-_").decode()
 
 
 # --- within an open transaction ------------------------------------------------------------------------------------
 
 
 async def run_joined(
-    state: PostgresState, settings: PostgresSettings, operation: Operation[T], io: ServerIO, *, notifies: bool
+    state: PostgresState, settings: PostgresSettings, operation: store.Operation[T], io: ServerIO, *, notifies: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in a savepoint of the open transaction; if it is refused, its writes are rolled back.
 
@@ -401,16 +453,16 @@ async def run_joined(
     for failures in count(1):
         try:
             begun = await io.message(opening)
-            tx = PostgresTransaction(state, settings, io, begun, writes=True)
+            tx = PostgresTransaction(state, settings, io, writes=True, begun=begun)
             result = await operation(tx)
-            notify = f"; select {_notify(settings, tx.topics)}" if notifies and tx.topics else ""
+            notify = f"; select {commits.notify_call(settings, tx.topics)}" if notifies and tx.topics else ""
             await io.message(f"release holdfast_join{notify}")
         except BaseException as error:
             again = _runs_again(settings, error, failures)
             await _undo_joined(io, keep=again)
             if not again:
                 raise
-            await io.sleep(_RERUNS.pause_seconds(failures, RANDOM.random()))
+            await io.sleep(_RERUNS.pause_seconds(failures, randomness.RANDOM.random()))
             opening = settings.read_clock
         else:
             return result, tx.topics
@@ -423,29 +475,14 @@ async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
         await io.message(undo if keep else f"{undo}; release holdfast_join")
 
 
-async def check_joined(settings: PostgresSettings, io: ServerIO) -> None:
-    """Raise if the transaction is on another store, or would not see rows committed while it waits."""
-    [[isolation]] = await io.message(_ISOLATION)
-    if isolation != "read committed":
-        raise InvalidInput("connection", f"is in a {isolation} transaction; begin one that is read committed")
-    [[identity]] = await io.query(settings.texts.reading["schema_identity"], None, prepare=settings.prepares)
-    if settings.identity is not None and identity != settings.identity:
-        raise InvalidInput("connection", f"is not open on this queue's database, or its schema {settings.schema!r}")
-
-
-def refuse_ended(connection: Any) -> None:
-    """Raise `Misconfigured` unless a valid transaction is open."""
-    status = connection.pgconn.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise Misconfigured("a statement failed in this transaction, so the server rejects further statements in it")
-    if status != TransactionStatus.INTRANS:
-        raise Misconfigured("the transaction that this would join has ended")
-
-
 async def succeed_held(
-    tx: SqlTransaction, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
-) -> dict[int, Transition]:
-    """Finish the jobs whose lease is held, with their events, and return each one's transition by number.
+    tx: SqlTransaction,
+    settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]],
+    now: Now,
+    *,
+    judged_by_server: bool,
+) -> dict[int, Row]:
+    """Finish the jobs whose lease is held, with their events, and return what `finish_held` returns.
 
     With *judged_by_server*, the server's clock decides whether a lease has expired, at the time the row is locked.
     """
@@ -458,5 +495,5 @@ async def succeed_held(
         "lease_now": None if judged_by_server else now.lease_ms,
     }
     rows = await tx.query("jobs_succeed", values)
-    ended = {row[0]: row[1:] for row in rows}
-    return {row.seq: succeeded(row, ended[row.seq], checked, now) for row, checked in claimed if row.seq in ended}
+    linked = {row.seq for row, _ in claimed if row.dedupe_key is not None or row.session_number is not None}
+    return {seq: (*current, seq in linked) for seq, *current in rows}

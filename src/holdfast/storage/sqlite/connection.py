@@ -1,7 +1,5 @@
 """Open connections to the file: check it, apply settings, migrate it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -13,21 +11,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
+from holdfast.domain import errors
 from holdfast.domain.clock import Clock, Now
-from holdfast.domain.errors import (
-    InvalidInput,
-    Misconfigured,
-    ReadOnlyStore,
-    SchemaMismatch,
-    StoreBusy,
-    StoreFull,
-    StoreUnreachable,
-    UnsupportedStore,
-)
-from holdfast.storage.sqlite import migrate as migrations
-from holdfast.storage.sqlite.fork_safety import refuse_unusable
-from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, INTERRUPTED, LockFile
-from holdfast.storage.sqlite.sql import QUERIES
+from holdfast.storage.migrations import not_migrated
+from holdfast.storage.sqlite import fork_safety, lock_file, migrate as migrations, sql
 
 T = TypeVar("T")
 
@@ -45,7 +32,7 @@ def resolve_path(path: str) -> str:
     try:
         return os.path.realpath(path)
     except FileNotFoundError as error:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "url", f"{path!r} is relative, and the current directory no longer exists; give an absolute path"
         ) from error
 
@@ -69,7 +56,7 @@ def identity_of(path: str) -> Identity | None:
 def check_path(path: str) -> bool:
     """Return whether there is a file at *path*; raise if it cannot hold a database."""
     if (now := os.path.realpath(path)) != path:
-        raise StoreUnreachable(
+        raise errors.StoreUnreachable(
             f"{path!r} now leads to {now!r}: it was replaced by a symbolic link after connect; call connect again"
         )
     try:
@@ -78,12 +65,12 @@ def check_path(path: str) -> bool:
         _check_directory(path)
         return False
     except OSError as error:
-        raise StoreUnreachable(f"{path!r} cannot be opened ({error.strerror}); check the path") from error
+        raise errors.StoreUnreachable(f"{path!r} cannot be opened ({error.strerror}); check the path") from error
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise UnsupportedStore(f"{path!r} is {kind}; give the path of a SQLite file")
+        raise errors.UnsupportedStore(f"{path!r} is {kind}; give the path of a SQLite file")
     if status.st_nlink > 1:
-        raise UnsupportedStore(
+        raise errors.UnsupportedStore(
             f"{path!r} has {status.st_nlink} hard links; processes that open it by different names do not share its"
             " log and lock file, and would destroy it. Remove the other links, or use a copy"
         )
@@ -93,7 +80,9 @@ def check_path(path: str) -> bool:
 def _check_directory(path: str) -> None:
     directory = Path(path).parent
     if not directory.is_dir():
-        raise StoreUnreachable(f"the directory {str(directory)!r} does not exist; create it, or correct the path")
+        raise errors.StoreUnreachable(
+            f"the directory {str(directory)!r} does not exist; create it, or correct the path"
+        )
 
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -167,8 +156,10 @@ class SqliteConnector:
         """
         self._check_location()
         if not self._writable():
-            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
-        connection = self._connect(self.path, busy_seconds=CHECK_SECONDS)
+            raise errors.ReadOnlyStore(
+                "the file can be read but not written; check its permissions and those of its folder"
+            )
+        connection = self._connect(self.path, busy_seconds=lock_file.CHECK_SECONDS)
         try:
             self._refuse_foreign(connection)
             _use_wal(connection)
@@ -191,7 +182,7 @@ class SqliteConnector:
         if not self._exists() and self._writable():
             return None
         path, uri = (self.path, False) if self._writable() else (_read_only(self.path), True)
-        connection = self._connect(path, uri=uri, busy_seconds=CHECK_SECONDS)
+        connection = self._connect(path, uri=uri, busy_seconds=lock_file.CHECK_SECONDS)
         try:
             if migrations.pending(connection) or not self._load_clock(connection):
                 self._refuse_foreign(connection)
@@ -208,44 +199,48 @@ class SqliteConnector:
         if self._clock is None:
             self._check_location()
             if not self._exists():
-                raise SchemaMismatch(f"there is no file {self.path!r}; call queue.migrate() before you begin")
+                raise errors.SchemaMismatch(f"there is no file {self.path!r}; call queue.migrate() before you begin")
             connection = self._connect(self.path)
             try:
                 if migrations.pending(connection):
-                    raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
+                    raise errors.SchemaMismatch(
+                        "this database has no current schema; call queue.migrate() before you begin"
+                    )
                 if not self._load_clock(connection):
-                    raise Misconfigured(
+                    raise errors.Misconfigured(
                         "the file has not been used since this machine started; call queue.migrate() before you begin"
                     )
             finally:
                 connection.close()
         return self.clock
 
-    def open_lock_file(self) -> LockFile:
+    def open_lock_file(self) -> lock_file.LockFile:
         """Open the lock file; it is created only if this store can use the database.
 
         It waits only `CHECK_SECONDS` for a lock of another program; the caller repeats the call.
         """
         self._check_location()
         if not self._writable():
-            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
+            raise errors.ReadOnlyStore(
+                "the file can be read but not written; check its permissions and those of its folder"
+            )
         try:
             try:
-                return LockFile(self.path, create=False)
+                return lock_file.LockFile(self.path, create=False)
             except FileNotFoundError:
                 self._make_database()
-                return LockFile(self.path)
+                return lock_file.LockFile(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise StoreFull(f"the disk is full; nothing was stored ({error})") from error
-            raise StoreUnreachable(
+                raise errors.StoreFull(f"the disk is full; nothing was stored ({error})") from error
+            raise errors.StoreUnreachable(
                 f"the lock file cannot be opened ({error}); users who write the database must be able to write its"
                 " lock file: check the permissions of both, or delete the lock file while no process uses the queue"
             ) from error
 
     def _make_database(self) -> None:
         """Create an empty database if there is no file; raise if there is one that cannot be used."""
-        connection = self._connect(self.path, busy_seconds=CHECK_SECONDS)
+        connection = self._connect(self.path, busy_seconds=lock_file.CHECK_SECONDS)
         try:
             self._refuse_foreign(connection)
         finally:
@@ -262,7 +257,7 @@ class SqliteConnector:
         except OSError:
             status = None
         if status is None or (status.st_dev, status.st_ino) != self._identity:
-            raise StoreUnreachable(
+            raise errors.StoreUnreachable(
                 f"{self.path!r} was deleted, moved or replaced while this queue was open, and nothing was stored. Put"
                 " the file back; or stop all processes that use it, delete the -wal and -shm files of the old"
                 " database if you have replaced it, and start them again"
@@ -301,17 +296,19 @@ class SqliteConnector:
     def _check_location(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             needed = ".".join(map(str, _OLDEST_SQLITE))
-            raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
+            raise errors.UnsupportedStore(
+                f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed"
+            )
         if self.in_memory:
             return
-        refuse_unusable(self.path)
+        fork_safety.refuse_unusable(self.path)
         self.check_unmoved()
         if not check_path(self.path) and not self._migrates:
-            raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
+            raise errors.StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
         # A file that was opened before has not moved, so it is on the same file system.
         checked = self._network_files or self._identity is not None
         if not checked and (kind := network_file_system(self.path)):
-            raise UnsupportedStore(
+            raise errors.UnsupportedStore(
                 f"{self.path!r} is on a network file system ({kind}), where file locks are unreliable;"
                 " move it to a local disk, or connect with network_files=True at your own risk"
             )
@@ -329,16 +326,14 @@ class SqliteConnector:
         """Raise for UTF-16, in which SQLite sorts text differently, which would change the claim order."""
         [encoding] = connection.execute("pragma encoding").fetchone()
         if encoding != "UTF-8":
-            raise UnsupportedStore(
+            raise errors.UnsupportedStore(
                 f"{self.path!r} is encoded in {encoding}, and Holdfast needs UTF-8; use another file, or convert this"
                 " one with `sqlite3 OLD .dump | sqlite3 NEW`"
             )
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
         if not self._migrates and (missing := migrations.pending(connection)):
-            raise SchemaMismatch(
-                f"this database lacks {missing[0].name} of the Holdfast schema; run `holdfast migrate`"
-            )
+            raise not_migrated(missing, "Holdfast schema")
 
 
 def wait_while_busy(call: Callable[[], T], interrupted: Callable[[], bool]) -> T:
@@ -355,7 +350,7 @@ def wait_while_busy(call: Callable[[], T], interrupted: Callable[[], bool]) -> T
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
             if interrupted():
-                raise StoreBusy(INTERRUPTED) from error
+                raise errors.StoreBusy(lock_file.INTERRUPTED) from error
 
 
 def _read_only(path: str) -> str:
@@ -369,7 +364,7 @@ def _read_only(path: str) -> str:
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this function does."""
-    deadline = time.monotonic() + CHECK_SECONDS
+    deadline = time.monotonic() + lock_file.CHECK_SECONDS
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
@@ -456,7 +451,7 @@ def stored_clock(connection: sqlite3.Connection) -> SystemClock | None:
     boot = _boot()
     if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
         return SystemClock(None)
-    known = connection.execute(QUERIES["clock_read"]).fetchone()
+    known = connection.execute(sql.QUERIES["clock_read"]).fetchone()
     remembered, _, offset = known[0].partition(" ") if known else ("", "", "")
     return SystemClock(int(offset)) if remembered == boot else None
 
@@ -464,6 +459,6 @@ def stored_clock(connection: sqlite3.Connection) -> SystemClock | None:
 def set_clock(connection: sqlite3.Connection) -> None:
     """Start the lease clock for this boot, unless another process has; requires an open write transaction."""
     if stored_clock(connection) is None:
-        [latest] = connection.execute(QUERIES["clock_latest_lease"]).fetchone()
+        [latest] = connection.execute(sql.QUERIES["clock_latest_lease"]).fetchone()
         offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()
-        connection.execute(QUERIES["clock_write"], {"value": f"{_boot()} {offset_ms}"})
+        connection.execute(sql.QUERIES["clock_write"], {"value": f"{_boot()} {offset_ms}"})

@@ -1,40 +1,29 @@
 """Translate errors of SQLite to Holdfast's errors. Driver errors are translated only here."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.domain.errors import (
-    HoldfastError,
-    ReadOnlyStore,
-    SchemaMismatch,
-    StoreBusy,
-    StoreDamaged,
-    StoreFull,
-    StoreUnreachable,
-    UnsupportedStore,
-)
+from holdfast.domain import errors
 
-_BY_CODE: dict[int, type[HoldfastError]] = {
-    sqlite3.SQLITE_BUSY: StoreBusy,
-    sqlite3.SQLITE_LOCKED: StoreBusy,
-    sqlite3.SQLITE_FULL: StoreFull,
-    sqlite3.SQLITE_READONLY: ReadOnlyStore,
-    sqlite3.SQLITE_PERM: StoreUnreachable,
-    sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
-    sqlite3.SQLITE_IOERR: StoreUnreachable,
-    sqlite3.SQLITE_CORRUPT: StoreDamaged,
-    sqlite3.SQLITE_NOTADB: UnsupportedStore,
+_BY_CODE: dict[int, type[errors.HoldfastError]] = {
+    sqlite3.SQLITE_BUSY: errors.StoreBusy,
+    sqlite3.SQLITE_LOCKED: errors.StoreBusy,
+    sqlite3.SQLITE_FULL: errors.StoreFull,
+    sqlite3.SQLITE_READONLY: errors.ReadOnlyStore,
+    sqlite3.SQLITE_PERM: errors.StoreUnreachable,
+    sqlite3.SQLITE_CANTOPEN: errors.StoreUnreachable,
+    sqlite3.SQLITE_IOERR: errors.StoreUnreachable,
+    sqlite3.SQLITE_CORRUPT: errors.StoreDamaged,
+    sqlite3.SQLITE_NOTADB: errors.UnsupportedStore,
 }
-_HINTS: dict[type[HoldfastError], str] = {
-    StoreBusy: "other writers held the file for too long; try again",
-    StoreFull: "the disk is full; nothing was stored",
-    ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
-    StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists",
-    UnsupportedStore: "the file is not a SQLite database, or is encrypted; check the path",
-    StoreDamaged: "the file is not a valid SQLite database; restore it from a backup",
+_HINTS: dict[type[errors.HoldfastError], str] = {
+    errors.StoreBusy: "other writers held the file for too long; try again",
+    errors.StoreFull: "the disk is full; nothing was stored",
+    errors.ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
+    errors.StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists",
+    errors.UnsupportedStore: "the file is not a SQLite database, or is encrypted; check the path",
+    errors.StoreDamaged: "the file is not a valid SQLite database; restore it from a backup",
 }
 
 
@@ -54,5 +43,7 @@ def translate(error: Exception) -> Exception:
     if found is not None:
         return found(f"{_HINTS[found]} ({error})")
     if "no such table: holdfast_" in str(error) or "no such view: holdfast_" in str(error):
-        return SchemaMismatch(f"this database has no Holdfast schema; open it with holdfast.connect first ({error})")
+        return errors.SchemaMismatch(
+            f"this database has no Holdfast schema; open it with holdfast.connect first ({error})"
+        )
     return error

@@ -1,7 +1,5 @@
 """An open transaction that operations join, each in its own savepoint: a refused operation changes nothing."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -9,22 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from holdfast.domain import errors
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.storage.cancellation import in_thread
-from holdfast.storage.notifications import Notifier
-from holdfast.storage.runners import run_sync
+from holdfast.storage import cancellation, notifications, runners, store
+from holdfast.storage.sqlite import aio_transaction, transaction
 from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.sql import QUERIES
-from holdfast.storage.sqlite.transaction import (
-    AioSqliteTransaction,
-    Observer,
-    SqliteState,
-    SqliteTransaction,
-    plain_cursor,
-)
-from holdfast.storage.store import Operation, PlainForm
 
 T = TypeVar("T")
 
@@ -37,15 +26,16 @@ class SqliteSyncExternalTransaction:
     """Joins a transaction on a `sqlite3.Connection`; its async methods run in another thread."""
 
     joined: Final = True
+    writes_in_order: Final = False
     translate: Final = None
 
     def __init__(
         self,
-        state: SqliteState,
+        state: transaction.SqliteState,
         connection: sqlite3.Connection,
         clock: Clock,
-        observe: Observer,
-        notifier: Notifier,
+        observe: transaction.Observer,
+        notifier: notifications.Notifier,
         mutex: threading.RLock,
     ) -> None:
         self.notifier = notifier
@@ -62,7 +52,7 @@ class SqliteSyncExternalTransaction:
     def check(self, path: str) -> None:
         """Raise if the connection is not open on the queue's own file, or changes the rows that statements return."""
         with translated():
-            cursor = plain_cursor(self.connection)
+            cursor = transaction.plain_cursor(self.connection)
             for statement, refuse in _checks(path):
                 refuse(cursor.execute(statement).fetchall())
 
@@ -70,23 +60,23 @@ class SqliteSyncExternalTransaction:
         """Refuse all further calls."""
         self._ended = True
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return self.write(operation)
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         with self._mutex:
             _refuse_ended(ended=self._ended or not self.connection.in_transaction)
             with translated():
                 return self._run(operation)
 
-    def _run(self, operation: Operation[T]) -> T:
-        cursor = plain_cursor(self.connection)
-        tx = SqliteTransaction(self._state, cursor, self._clock, self._observe)
+    def _run(self, operation: store.Operation[T]) -> T:
+        cursor = transaction.plain_cursor(self.connection)
+        tx = transaction.SqliteTransaction(self._state, cursor, self._clock, self._observe)
         cursor.execute(_OPEN)
         try:
-            result = run_sync(operation(tx))
+            result = runners.run_sync(operation(tx))
         except BaseException:
             # An error such as a full disk may already have ended the whole transaction.
             if self.connection.in_transaction:
@@ -97,13 +87,13 @@ class SqliteSyncExternalTransaction:
         self.signals |= tx.topics
         return result
 
-    async def read_async(self, operation: Operation[T]) -> T:
+    async def read_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint, in another thread."""
-        return await in_thread(partial(self.write, operation))
+        return await cancellation.in_thread(partial(self.write, operation))
 
-    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    async def write_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint, in another thread."""
-        return await in_thread(partial(self.write, operation))
+        return await cancellation.in_thread(partial(self.write, operation))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
@@ -114,17 +104,24 @@ class SqliteSyncExternalTransaction:
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in another thread."""
-        return await in_thread(lambda: self.execute(sql, values))
+        return await cancellation.in_thread(lambda: self.execute(sql, values))
 
 
 class SqliteAsyncExternalTransaction:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
     joined: Final = True
+    writes_in_order: Final = False
     translate: Final = None
 
     def __init__(
-        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, notifier: Notifier
+        self,
+        state: transaction.SqliteState,
+        connection: Any,
+        path: str,
+        clock: Clock,
+        observe: transaction.Observer,
+        notifier: notifications.Notifier,
     ) -> None:
         self.notifier = notifier
         self._state = state
@@ -133,23 +130,23 @@ class SqliteAsyncExternalTransaction:
         self._clock = clock
         self._observe = observe
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
-    async def read_async(self, operation: Operation[T]) -> T:
+    async def read_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return await self._run(operation)
 
-    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    async def write_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return await self._run(operation)
 
-    async def _run(self, operation: Operation[T]) -> T:
+    async def _run(self, operation: store.Operation[T]) -> T:
         _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
             cursor = await self.connection.cursor()
@@ -157,7 +154,7 @@ class SqliteAsyncExternalTransaction:
             await self._check(cursor)
             await cursor.execute(_OPEN)
             try:
-                tx = AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
+                tx = aio_transaction.AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
                 result = await operation(tx)
             except BaseException:
                 if self.connection.in_transaction:
@@ -186,7 +183,7 @@ class SqliteAsyncExternalTransaction:
 
 def _refuse_ended(*, ended: bool) -> None:
     if ended:
-        raise Misconfigured("the transaction that this would join has ended")
+        raise errors.Misconfigured("the transaction that this would join has ended")
 
 
 # --- checks of the caller's own connection -------------------------------------------------------------------------
@@ -205,7 +202,7 @@ def _refuse_converted(rows: list[Any]) -> None:
     """Raise if the connection's `text_factory` or converters change integers or text, with which all rows begin."""
     for row in rows:
         if [type(value) for value in row[:2]] != [int, str]:
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 "connection",
                 "does not return integers as int and text as str; set its text_factory to str, and open it without"
                 " detect_types or without converters for INTEGER and TEXT",
@@ -214,11 +211,13 @@ def _refuse_converted(rows: list[Any]) -> None:
 
 def _refuse_counting(setting: list[Any]) -> None:
     if setting and setting[0][0]:
-        raise InvalidInput("connection", "has `pragma count_changes` on; run `pragma count_changes = 0` before")
+        raise errors.InvalidInput(
+            "connection", "has `pragma count_changes` on; run `pragma count_changes = 0` before"
+        )
 
 
 def _refuse_other_file(path: str, databases: list[Any]) -> None:
     _refuse_converted(databases)
     opened = next((row[2] for row in databases if row[1] == "main"), "")
     if not opened or path == MEMORY or not Path(opened).samefile(path):
-        raise InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")
+        raise errors.InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")

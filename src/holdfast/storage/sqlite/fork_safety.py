@@ -6,8 +6,6 @@ finishes its transactions and closes its connections; parent and child reopen th
 so, because a transaction is open, its file is unusable in the child, which gets an error.
 """
 
-from __future__ import annotations
-
 # Imported for its fork handlers. Handlers run after a fork in the order of their registration: those of the thread
 # pools release a lock without which the writer cannot start a thread in `_in_parent`.
 import concurrent.futures.thread  # noqa: F401
@@ -16,7 +14,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from holdfast.domain.errors import Misconfigured
+from holdfast.domain import errors
 
 
 class Suspendable(Protocol):
@@ -52,7 +50,7 @@ def suspend_at_fork(store: Suspendable) -> None:
 def refuse_unusable(path: str) -> None:
     """Raise `Misconfigured` if this process was forked while a transaction was open on the file."""
     if _unusable and path in _unusable:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"this process was forked while a transaction on {path!r} was open, and cannot use the file safely;"
             " fork before you use the queue, or start processes with 'spawn'"
         )

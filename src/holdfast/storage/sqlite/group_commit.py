@@ -1,8 +1,12 @@
 """Writing: one transaction at a time, many operations in each (group commit).
 
 A caller that finds no leader becomes it: it takes the write lock, runs its operation, then the operations that other
-callers have queued, each in its own savepoint, commits once and completes all of them. The next queued caller leads
-the next group. No call returns, even with an error, before the commit that its result depends on.
+callers have queued, commits once and completes all of them. The next queued caller leads the next group. No call
+returns, even with an error, before the commit that its result depends on.
+
+Operations rarely fail after they have written, so they run without savepoints: a savepoint costs two statements and a
+copy of every page that is changed. If one does, the group is rolled back and runs again, each operation in its own
+savepoint.
 
 An interrupt may occur in the leader after any call, because a signal handler may run and raise in the main thread.
 The open transaction and its members are stored in fields, so that `_finish`, which every leader runs at the end, can
@@ -22,21 +26,10 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
-from holdfast.storage.notifications import Notifier
-from holdfast.storage.runners import run_sync
-from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log, wait_while_busy
+from holdfast.domain import errors
+from holdfast.storage import notifications, runners, store
+from holdfast.storage.sqlite import connection, external_transaction, lock_file, transaction
 from holdfast.storage.sqlite.errors import translate
-from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.lock_file import LockFile
-from holdfast.storage.sqlite.transaction import (
-    Observer,
-    SqliteState,
-    SqliteTransaction,
-    close_connection,
-    plain_cursor,
-)
-from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
@@ -65,7 +58,7 @@ class Ticket:
     threadless = False
     """Whether the caller waits without a thread, so that another thread has to do the work."""
 
-    def __init__(self, operation: Operation[Any] | None) -> None:
+    def __init__(self, operation: store.Operation[Any] | None) -> None:
         self.operation = operation
         self.completed = False
         self.interrupted = False
@@ -187,7 +180,13 @@ class WriterQueue:
 class GroupWriter:
     """Runs the operations of threads in groups, each group in one transaction."""
 
-    def __init__(self, state: SqliteState, connector: SqliteConnector, notifier: Notifier, observe: Observer) -> None:
+    def __init__(
+        self,
+        state: transaction.SqliteState,
+        connector: connection.SqliteConnector,
+        notifier: notifications.Notifier,
+        observe: transaction.Observer,
+    ) -> None:
         self._state = state
         self._connector = connector
         self._notifier = notifier
@@ -197,7 +196,7 @@ class GroupWriter:
         """Runs every statement of the writing connection; see `SqliteTransaction`."""
         self._dropped: sqlite3.Cursor | None = None
         """A cursor that is no longer used, but may not be closed yet."""
-        self._lock_file: LockFile | None = None
+        self._lock_file: lock_file.LockFile | None = None
         self._commits = 0
         # State of the current leader:
         self._group: list[Ticket] = []
@@ -205,11 +204,11 @@ class GroupWriter:
         self._all_decided = False
         """Whether every member of the group has a result or error that does not depend on a commit."""
         self._holder: object = None
-        self._joined: SqliteSyncExternalTransaction | None = None
+        self._joined: external_transaction.SqliteSyncExternalTransaction | None = None
 
     # --- operations -------------------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a transaction and return its result once that has committed."""
         self.refuse_holder()
         ticket = Ticket(operation)
@@ -230,13 +229,15 @@ class GroupWriter:
     def refuse_holder(self) -> None:
         """Raise if the caller already holds this queue's transaction and would wait for itself."""
         if self._holder is not None and self._holder == current_caller():
-            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+            raise errors.Misconfigured(
+                "a transaction of this queue is open here: call the methods of the transaction"
+            )
 
     # --- waiting for the lead ---------------------------------------------------------------------------------------
 
     def _wait_for_lead(self, ticket: Ticket) -> bool:
         """Block until *ticket* leads (return True) or is completed (return False). Raise after too long."""
-        while not self._queue.wait(ticket, BUSY_SECONDS):
+        while not self._queue.wait(ticket, connection.BUSY_SECONDS):
             if ticket.completed:
                 return False
             self._give_up(ticket)
@@ -248,13 +249,13 @@ class GroupWriter:
         if not self._queue.withdraw(ticket):
             return
         if leader is open_transactions.get({}).get(id(self)):
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 "a transaction of this queue is open in the task that started this one, and was still open after"
-                f" {BUSY_SECONDS:g} s; inside a transaction, call the methods of the transaction"
+                f" {connection.BUSY_SECONDS:g} s; inside a transaction, call the methods of the transaction"
             )
-        raise StoreBusy(
-            f"another caller of this queue held its writer for more than {BUSY_SECONDS:g} s; try again, and keep"
-            " transactions short"
+        raise errors.StoreBusy(
+            f"another caller of this queue held its writer for more than {connection.BUSY_SECONDS:g} s; try again,"
+            " and keep transactions short"
         )
 
     # --- one group --------------------------------------------------------------------------------------------------
@@ -269,15 +270,12 @@ class GroupWriter:
         self._finish(ticket)
 
     def _write_group(self) -> None:
-        cursor, group = self._lock_and_open(), self._group
+        cursor = self._lock_and_open()
         signals: set[str] = set()
-        self._run_member(cursor, group[0], signals)
-        if self._queue.queue:
-            deadline = time.monotonic() + _GROUP_SECONDS
-            while len(group) < _GROUP_MAX and (member := self._queue.take_next(group)) is not None:
-                self._run_member(cursor, member, signals)
-                if time.monotonic() > deadline:
-                    break
+        if not self._run_members(cursor, signals):
+            self._roll_back()
+            signals.clear()
+            self._run_members(cursor, signals, separately=True)
         if cursor.connection.in_transaction:
             self._commit(cursor)
             self._notify_listeners(signals)
@@ -285,34 +283,57 @@ class GroupWriter:
         else:
             self._all_decided = True
 
-    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
-        """Run one operation. If it fails its writes are rolled back; other members of the group are unaffected."""
+    def _run_members(self, cursor: sqlite3.Cursor, signals: set[str], *, separately: bool = False) -> bool:
+        """Run the group and queued operations, which join it; return False if one has failed after it had written."""
+        group, done, deadline = self._group, 0, 0.0
+        while done < len(group):
+            if not self._run_member(cursor, group[done], signals, separately=separately):
+                return False
+            done += 1
+            if done == len(group) < _GROUP_MAX and self._queue.queue:
+                deadline = deadline or time.monotonic() + _GROUP_SECONDS
+                if time.monotonic() <= deadline:
+                    self._queue.take_next(group)
+        return True
+
+    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str], *, separately: bool) -> bool:
+        """Run one operation; return False if it has failed and its writes could not be told from those of others.
+
+        If it fails its writes are rolled back; with *separately*, other members of the group are never affected.
+        """
         assert member.operation is not None  # noqa: S101  # only operations are taken into a group
         # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
         member.result = member.error = None
         first = not cursor.connection.in_transaction
         if first:
             self._begin(cursor)
-        else:
+        elif separately:
             cursor.execute(_SAVEPOINT_OPEN)
-        tx = SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
+        changes = cursor.connection.total_changes
+        tx = transaction.SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
         try:
-            member.result = run_sync(member.operation(tx))
+            member.result = runners.run_sync(member.operation(tx))
         except Exception as error:
             if not cursor.connection.in_transaction:
                 # SQLite rolled back the whole transaction, including the writes of other members.
                 raise
             member.error = translate(error)
-            cursor.execute("rollback" if first else _SAVEPOINT_UNDO)
+            if first:
+                cursor.execute("rollback")
+            elif separately:
+                cursor.execute(_SAVEPOINT_UNDO)
+            elif cursor.connection.total_changes != changes:
+                return False
         else:
             signals |= tx.topics
-        if not first:
+        if separately and not first:
             cursor.execute(_SAVEPOINT_KEEP)
+        return True
 
     def _set_errors(self, leader: Ticket, error: Exception) -> None:
         """Set a store error for all members of the group; any other error is raised in the leader only."""
         translated_error = translate(error)
-        if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
+        if isinstance(translated_error, errors.HoldfastError | sqlite3.Error) and not self._committed():
             for member in self._group:
                 member.error = translated_error
             self._all_decided = True
@@ -348,9 +369,14 @@ class GroupWriter:
         if not decided:
             self._queue.put_back(others)
             others = []
-        for member in [*others, leader]:
+        ended = [*others, leader]
+        for member in ended:
             member.completed = True
-            member.wake()
+        self._wake_all(ended)
+
+    def _wake_all(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            ticket.wake()
 
     def _committed(self) -> bool:
         """Return whether the commit has happened, even if an interrupt occurred as it returned."""
@@ -374,11 +400,11 @@ class GroupWriter:
             self._lock_file = self._wait_while_busy(self._connector.open_lock_file)
             self._notifier.refresh()
         if self._lock_file is not None:
-            self._lock_file.lock(BUSY_SECONDS, self._interrupted)
+            self._lock_file.lock(connection.BUSY_SECONDS, self._interrupted)
         # Only needed if the last leader was interrupted too often to clean up.
         self._roll_back()
         if self._cursor is None:
-            self._cursor = plain_cursor(self._wait_while_busy(self._connector.writing_connection))
+            self._cursor = transaction.plain_cursor(self._wait_while_busy(self._connector.writing_connection))
         return self._cursor
 
     def _begin(self, cursor: sqlite3.Cursor) -> None:
@@ -390,7 +416,7 @@ class GroupWriter:
             self._wait_while_busy(partial(cursor.execute, "begin immediate"))
 
     def _wait_while_busy(self, call: Callable[[], T]) -> T:
-        return wait_while_busy(call, self._interrupted)
+        return connection.wait_while_busy(call, self._interrupted)
 
     def _interrupted(self) -> bool:
         """Return whether the leader no longer waits for other writers."""
@@ -410,7 +436,9 @@ class GroupWriter:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
                 # The commit may or may not be on disk. The connection's state can no longer be trusted.
                 self._drop()
-                raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
+                raise errors.OutcomeUnknown(
+                    f"the commit was not confirmed; send the same call again ({error})"
+                ) from error
             raise translate(error) from error
 
     def _roll_back(self) -> None:
@@ -424,7 +452,7 @@ class GroupWriter:
         if self._cursor is not None:
             self._dropped, self._cursor = self._cursor, None
         if self._dropped is not None:
-            close_connection(self._dropped)
+            transaction.close_connection(self._dropped)
             self._dropped = None
 
     def _notify_listeners(self, signals: set[str]) -> None:
@@ -442,7 +470,7 @@ class GroupWriter:
                 if self._lock_file is not None:
                     self._lock_file.notify(signals)
             if self._commits % _COMMITS_BETWEEN_CHECKS == 0 and self._cursor is not None:
-                trim_log(self._cursor.connection, self._connector.path)
+                connection.trim_log(self._cursor.connection, self._connector.path)
             self._commits += 1
         except Exception:  # noqa: S110
             pass

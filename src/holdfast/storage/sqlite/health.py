@@ -1,13 +1,13 @@
 """Health checks of the SQLite library, the file and its modes."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from holdfast.domain.results import Finding
+from holdfast.domain import results
 from holdfast.storage.sql_transaction import SqlTransaction
-from holdfast.storage.sqlite.connection import LOG_BYTES_LONG, MEMORY, file_system, network_file_system
+from holdfast.storage.sqlite import connection
 
 # Releases before 3.51.3 that contain the fix for a write-ahead log reset racing a checkpoint.
 _WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}
@@ -15,7 +15,7 @@ _SPACE_LOW = 256 << 20
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
+async def examine(tx: SqlTransaction, path: str) -> list[results.Finding]:
     """Return findings about the library, journal, durability, schema, file and disk."""
     [[version]] = await tx.query("health_version")
     [[journal]] = await tx.query("health_journal_mode")
@@ -26,17 +26,27 @@ async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
         _version(version),
         _journal(journal),
         _synchronous(synchronous),
-        Finding("schema", "ok", f"at {schema}"),
+        results.Finding("schema", "ok", f"at {schema}"),
         _integrity(integrity),
-        *([] if path == MEMORY else [_log_size(path), _file_system(path), _space(path)]),
+        *([] if path == connection.MEMORY else [_log_size(path), _file_system(path), _space(path)]),
     ]
 
 
-def _version(version: str) -> Finding:
+def form_findings(forms: Mapping[Any, int]) -> list[results.Finding]:
+    """Return how often calls of this process took their plain form; nothing if it has made none."""
+    shares = []
+    for call, unit in (("enqueue", "jobs"), ("claim", "calls"), ("settle", "jobs")):
+        plain, full = forms.get(f"{call} plain", 0), forms.get(f"{call} full", 0)
+        if plain + full:
+            shares.append(f"{call} {plain / (plain + full):.0%} of {plain + full} {unit}")
+    return [results.Finding("plain forms", "ok", f"in this process: {', '.join(shares)}")] if shares else []
+
+
+def _version(version: str) -> results.Finding:
     parts = tuple(int(part) for part in version.split("."))
     if parts >= (3, 51, 3) or parts in _WAL_RESET_FIXED:
-        return Finding("SQLite", "ok", version)
-    return Finding(
+        return results.Finding("SQLite", "ok", version)
+    return results.Finding(
         "SQLite",
         "warning",
         f"{version} has a rare bug: a checkpoint that races a reset of the write-ahead log can lose commits",
@@ -44,19 +54,19 @@ def _version(version: str) -> Finding:
     )
 
 
-def _journal(mode: str) -> Finding:
+def _journal(mode: str) -> results.Finding:
     if mode == "wal":
-        return Finding("journal", "ok", "write-ahead log")
+        return results.Finding("journal", "ok", "write-ahead log")
     if mode == "memory":
-        return Finding("journal", "warning", "in memory: jobs are lost when the process ends", "use a file")
-    return Finding("journal", "problem", f"journal mode is {mode}", "set it with `pragma journal_mode = wal`")
+        return results.Finding("journal", "warning", "in memory: jobs are lost when the process ends", "use a file")
+    return results.Finding("journal", "problem", f"journal mode is {mode}", "set it with `pragma journal_mode = wal`")
 
 
-def _synchronous(level: int) -> Finding:
+def _synchronous(level: int) -> results.Finding:
     name = _SYNCHRONOUS.get(level, str(level))
     if level >= 2:
-        return Finding("durability", "ok", f"synchronous = {name}: acknowledged jobs survive a power cut")
-    return Finding(
+        return results.Finding("durability", "ok", f"synchronous = {name}: acknowledged jobs survive a power cut")
+    return results.Finding(
         "durability",
         "warning",
         f"synchronous = {name}: a power cut may lose the last acknowledged jobs",
@@ -64,18 +74,20 @@ def _synchronous(level: int) -> Finding:
     )
 
 
-def _integrity(result: str) -> Finding:
+def _integrity(result: str) -> results.Finding:
     if result == "ok":
-        return Finding("file", "ok", "sound")
-    return Finding("file", "problem", f"damaged: {result}", "stop all workers and restore the file from a backup")
+        return results.Finding("file", "ok", "sound")
+    return results.Finding(
+        "file", "problem", f"damaged: {result}", "stop all workers and restore the file from a backup"
+    )
 
 
-def _log_size(path: str) -> Finding:
+def _log_size(path: str) -> results.Finding:
     log = Path(f"{path}-wal")
     size = log.stat().st_size if log.exists() else 0
-    if size <= 2 * LOG_BYTES_LONG:
-        return Finding("log size", "ok", f"{size / 2**20:.1f} MiB")
-    return Finding(
+    if size <= 2 * connection.LOG_BYTES_LONG:
+        return results.Finding("log size", "ok", f"{size / 2**20:.1f} MiB")
+    return results.Finding(
         "log size",
         "warning",
         f"the write-ahead log has grown to {size / 2**20:.0f} MiB: a reader prevents its truncation",
@@ -83,17 +95,19 @@ def _log_size(path: str) -> Finding:
     )
 
 
-def _file_system(path: str) -> Finding:
-    kind = network_file_system(path)
+def _file_system(path: str) -> results.Finding:
+    kind = connection.network_file_system(path)
     if kind is None:
-        return Finding("file system", "ok", file_system(path) or "unknown")
-    return Finding(
+        return results.Finding("file system", "ok", connection.file_system(path) or "unknown")
+    return results.Finding(
         "file system", "problem", f"{kind}: locks over a network are unreliable", "move the file to a local disk"
     )
 
 
-def _space(path: str) -> Finding:
+def _space(path: str) -> results.Finding:
     free = shutil.disk_usage(Path(path).parent).free
     if free >= _SPACE_LOW:
-        return Finding("free space", "ok", f"{free / 2**30:.1f} GiB")
-    return Finding("free space", "warning", f"only {free / 2**20:.0f} MiB left", "free some, or `holdfast prune`")
+        return results.Finding("free space", "ok", f"{free / 2**30:.1f} GiB")
+    return results.Finding(
+        "free space", "warning", f"only {free / 2**20:.0f} MiB left", "free some, or `holdfast prune`"
+    )

@@ -4,8 +4,6 @@ It holds no data. If it is deleted, writers still exclude each other by SQLite's
 the next process that opens the database creates it again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap
@@ -17,10 +15,9 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Final, Literal
 
-from holdfast.domain.errors import StoreBusy
+from holdfast.domain import errors
 
 _SLOTS = 4096
 _SIZE = _SLOTS * 8
@@ -73,9 +70,10 @@ class LockFile:
 
     def notify(self, topics: Iterable[str]) -> None:
         """Increment the counters of *topics* and wake every process that watches the file. Requires the lock."""
+        slots = self._slots
         for topic in topics:
             slot = _slot(topic)
-            self._slots[slot] = (self._slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            slots[slot] = (slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
         os.pwrite(self._descriptor, b"\1", _WAKE_BYTE)
 
     def count(self, topic: str) -> int:
@@ -156,7 +154,6 @@ def _mapped(path: str) -> mmap.mmap:
         os.close(descriptor)
 
 
-@lru_cache(_SLOTS)
 def _slot(topic: str) -> int:
     return zlib.crc32(topic.encode()) % _SLOTS
 
@@ -193,9 +190,9 @@ class _LockThread:
             while not self._take():
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
+                    raise errors.StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
                 if interrupted():
-                    raise StoreBusy(INTERRUPTED)
+                    raise errors.StoreBusy(INTERRUPTED)
                 self._woken.acquire(timeout=min(remaining, CHECK_SECONDS))
         except BaseException:
             self.withdraw()

@@ -1,14 +1,12 @@
 """Migrate the schema of a file, each migration in one transaction: a killed one leaves no trace."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator
 from functools import cache
 
 from holdfast.storage.migrations import Migration, known_in, missing
-from holdfast.storage.sqlite.sql import QUERIES
+from holdfast.storage.sqlite import sql
 
 
 @cache
@@ -36,15 +34,15 @@ def migrate(connection: sqlite3.Connection) -> list[str]:
 
 def pending(connection: sqlite3.Connection) -> list[Migration]:
     """Return the migrations not yet applied, after checking that the applied ones match this code."""
-    ledger = connection.execute(QUERIES["schema_ledger_exists"]).fetchone()
+    ledger = connection.execute(sql.QUERIES["schema_ledger_exists"]).fetchone()
     if ledger is None:
         return list(migrations())
-    applied = dict(connection.execute(QUERIES["schema_ledger"]).fetchall())
+    applied = dict(connection.execute(sql.QUERIES["schema_ledger"]).fetchall())
     return missing(migrations(), applied, lambda: _code_version_min(connection))
 
 
 def _code_version_min(connection: sqlite3.Connection) -> str:
-    [[lowest]] = connection.execute(QUERIES["schema_code_version_min"]).fetchall()
+    [[lowest]] = connection.execute(sql.QUERIES["schema_code_version_min"]).fetchall()
     return str(lowest)
 
 
@@ -59,11 +57,11 @@ def statements_of(migration: Migration) -> Iterator[str]:
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
-    connection.execute(QUERIES["schema_ledger_create"])
+    connection.execute(sql.QUERIES["schema_ledger_create"])
     for statement in statements_of(migration):
         connection.execute(statement)
     connection.execute(
-        QUERIES["schema_ledger_insert"],
+        sql.QUERIES["schema_ledger_insert"],
         {
             "number": migration.number,
             "name": migration.name,

@@ -1,7 +1,5 @@
 """Notifications across processes: a thread watches the lock file while this process has listeners."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

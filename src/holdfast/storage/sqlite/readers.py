@@ -3,8 +3,6 @@
 As in `group_commit`, each step can be repeated after an interrupt, and no `Condition` is used.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading
@@ -12,17 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.storage.runners import run_sync
+from holdfast.storage import runners, store
+from holdfast.storage.sqlite import errors, transaction
 from holdfast.storage.sqlite.connection import SqliteConnector, wait_while_busy
-from holdfast.storage.sqlite.errors import translated
-from holdfast.storage.sqlite.transaction import (
-    Observer,
-    SqliteState,
-    SqliteTransaction,
-    close_connection,
-    plain_cursor,
-)
-from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
@@ -49,7 +39,11 @@ class Readers:
     """Read-only connections. One is lent to each operation; a few are kept for the next."""
 
     def __init__(
-        self, state: SqliteState, connector: SqliteConnector, observe: Observer, make_ready: Callable[[], object]
+        self,
+        state: transaction.SqliteState,
+        connector: SqliteConnector,
+        observe: transaction.Observer,
+        make_ready: Callable[[], object],
     ) -> None:
         self._state = state
         self._connector = connector
@@ -60,11 +54,11 @@ class Readers:
         self._loans: set[_Loan] = set()
         self._suspended = False
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: store.Operation[T]) -> T:
         """Run *operation* on one snapshot of the store and return its result."""
         return self._run(_Loan(None), operation)
 
-    async def run_async(self, operation: Operation[T]) -> T:
+    async def run_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* as `run` does, in another thread."""
         loan = _Loan(asyncio.get_running_loop())
         try:
@@ -73,9 +67,9 @@ class Readers:
             # If the task is cancelled, the thread must not keep the event loop and the process from ending.
             loan.interrupted = True
 
-    def _run(self, loan: _Loan, operation: Operation[T]) -> T:
+    def _run(self, loan: _Loan, operation: store.Operation[T]) -> T:
         try:
-            with translated():
+            with errors.translated():
                 self._lend(loan)
                 return wait_while_busy(lambda: self._read(loan, operation), lambda: loan.interrupted)
         finally:
@@ -85,9 +79,9 @@ class Readers:
                 # Again, because an interrupt may have stopped the first call.
                 self._take_back(loan)
 
-    def _read(self, loan: _Loan, operation: Operation[T]) -> T:
+    def _read(self, loan: _Loan, operation: store.Operation[T]) -> T:
         if loan.cursor is None:
-            loan.cursor = plain_cursor(self._open())
+            loan.cursor = transaction.plain_cursor(self._open())
         else:
             self._connector.check_unmoved()
         cursor = loan.cursor
@@ -95,8 +89,8 @@ class Readers:
         try:
             self._observe("begin")
             cursor.execute("begin")
-            tx = SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
-            return run_sync(operation(tx))
+            tx = transaction.SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
+            return runners.run_sync(operation(tx))
         except sqlite3.Error:
             # The connection's state can no longer be trusted.
             loan.broken = True
@@ -124,7 +118,7 @@ class Readers:
                 if reusable and len(self._idle) < _IDLE_MAX and not self._suspended:
                     self._idle.append(cursor)
                 else:
-                    close_connection(cursor)
+                    transaction.close_connection(cursor)
             loan.cursor = None
             self._loans.discard(loan)
 
@@ -165,7 +159,7 @@ class Readers:
         with self._mutex:
             idle, self._idle = self._idle, []
         for cursor in idle:
-            close_connection(cursor)
+            transaction.close_connection(cursor)
 
 
 def _rolled_back(cursor: sqlite3.Cursor) -> bool:

@@ -1,29 +1,46 @@
-"""The SQL of this engine, by name, loaded once."""
-
-from __future__ import annotations
+"""The SQL of this engine, by name, loaded once, and how values are bound."""
 
 import re
-from typing import Final, get_args
+from collections.abc import Mapping
+from typing import Any, Final, get_args
 
-from holdfast.domain.job import DELETED, STATE_NUMBERS
-from holdfast.storage.queries import load_queries
+from holdfast.domain import job, strict_json
+from holdfast.storage import queries
 from holdfast.storage.query_names import QueryName, SharedQuery, SqliteQuery
 
 # Read by plain claims, in the order of `transaction._ready_job`.
 _READY_COLUMNS: Final = """j.seq, j.id, j.tenant, j.fair_key, j.priority, j.affinity,
        coalesce(j.payload, (select b.payload from holdfast_body b where b.seq = j.seq)), j.enqueued_at_ms,
        j.due_at_ms, j.deadline_at_ms, j.attempt, j.max_attempts, j.epoch, j.unacknowledged, j.cancel_requested,
-       j.suspect, j.dedupe_key, j.dedupe_kind, j.event_count, j.route, j.extra"""
+       j.suspect, j.dedupe_key, j.dedupe_kind, j.event_count, j.route, j.extra, j.root"""
+# The guards of plain claims: the routing is current, no maintenance is due, no claim has the chosen token, if any.
+_NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'routing_version') = :version
+   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job
+                    where deadline_at_ms is not null and state < {running}
+                      and deadline_at_ms <= :wall_now)
+   and not exists (select 1 from holdfast_wake where at_ms <= :wall_now)
+   and (:chosen_token is null
+        or not exists (select 1 from holdfast_job
+                        where state = {running} and lease_until_ms > 0 and lease_token = :chosen_token))"""
 _CONSTANTS: Final[dict[str, int | str]] = {
-    **dict(STATE_NUMBERS.items()),
-    "deleted": DELETED,
+    **dict(job.STATE_NUMBERS.items()),
+    "deleted": job.DELETED,
     "ready_columns": _READY_COLUMNS,
+    "nothing_precedes": _NOTHING_PRECEDES,
 }
-"""What the text of a query names in braces: the numbers of states, and a list of columns."""
+"""What the text of a query names in braces: the numbers of states, a list of columns, and common conditions."""
+
+
+def _filled(text: str) -> str:
+    filled = re.sub(r"\{(\w+)\}", lambda found: str(_CONSTANTS[found[1]]), text)
+    return filled if filled == text else _filled(filled)
+
 
 QUERIES: Final = {
-    name: re.sub(r"\{(\w+)\}", lambda found: str(_CONSTANTS[found[1]]), text)
-    for name, text in load_queries(__package__, (*get_args(SharedQuery), *get_args(SqliteQuery))).items()
+    name: _filled(text)
+    for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(SqliteQuery))).items()
 }
 
 FOR_ONE: Final[dict[QueryName, QueryName]] = {
@@ -34,3 +51,25 @@ FOR_ONE: Final[dict[QueryName, QueryName]] = {
     "ready_tops": "ready_tops_one",
 }
 """The form of a query for a single value instead of a list, for queries that mostly get one."""
+
+_MANY: Final = frozenset((list, dict))
+
+
+def bound(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values* with each list or dict as JSON, the form in which SQLite binds many values at once."""
+    return {name: strict_json.compact(value) if type(value) in _MANY else value for name, value in values.items()}
+
+
+def bound_one(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return *values* with the single entry of the list or dict among them as `value`, or `key` and `value`."""
+    bound: dict[str, Any] = {}
+    for name, value in values.items():
+        if type(value) not in _MANY:
+            bound[name] = value
+        elif len(value) != 1:
+            return None
+        elif type(value) is list:
+            bound["value"] = value[0]
+        else:
+            [(bound["key"], bound["value"])] = value.items()
+    return bound

@@ -6,24 +6,20 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
+from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.masking import mask_url
-from holdfast.domain.new_job import CheckedJob
-from holdfast.storage.contract import StoreTransaction
+from holdfast.storage import contract, store
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.sqlite import fork_safety, notify
 from holdfast.storage.sqlite.connection import MEMORY, SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.fork_safety import suspend_at_fork
-from holdfast.storage.sqlite.notify import notifier_for
 from holdfast.storage.sqlite.readers import Readers
-from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
+from holdfast.storage.sqlite.transaction import Form, Observer, SqliteState, unobserved
 from holdfast.storage.sqlite.writer import Writer
-from holdfast.storage.store import ExternalTransaction, Operation, PlainForm
 
 T = TypeVar("T")
 
@@ -40,6 +36,7 @@ class SqliteStore:
     """
 
     joined: Final = False
+    writes_in_order: Final = True
     translate: Final = None
 
     def __init__(
@@ -67,14 +64,16 @@ class SqliteStore:
         self._closed_in_memory = False
         self._start()
         if not self._connector.in_memory:
-            suspend_at_fork(self)
+            fork_safety.suspend_at_fork(self)
 
     def __repr__(self) -> str:
-        return f"<SqliteStore {mask_url(self._connector.path)}>"
+        return f"<SqliteStore {masking.mask_url(self._connector.path)}>"
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._notifier: Notifier = Notifier() if self._connector.in_memory else notifier_for(self._connector.path)
+        self._notifier: Notifier = (
+            Notifier() if self._connector.in_memory else notify.notifier_for(self._connector.path)
+        )
         self._writer = Writer(self._state, self._connector, self._notifier, self._observe)
         self._readers = Readers(self._state, self._connector, self._observe, self.migrate)
 
@@ -86,75 +85,73 @@ class SqliteStore:
 
     def _check_process(self) -> None:
         if self._closed_in_memory:
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 "this queue was in memory and has been closed, so its jobs are gone; connect again for an empty"
                 " queue, or use a file"
             )
         if os.getpid() != self._process:
             if self._connector.in_memory:
-                raise Misconfigured("this queue is in memory and belongs to the process that created it; use a file")
+                raise errors.Misconfigured(
+                    "this queue is in memory and belongs to the process that created it; use a file"
+                )
             _orphans.append((self._writer, self._readers))
             self._start()
 
     # --- single transactions ---------------------------------------------------------------------------------------
 
-    def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: store.Operation[T]) -> T:
         """Run *operation* on one consistent view of the store."""
         self._check_process()
         # In memory there is only one connection, so readers queue with the writers.
         return (self._writer if self._connector.in_memory else self._readers).run(operation)
 
-    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+    def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in one transaction and return its result once that has committed."""
         self._check_process()
         return self._writer.run(operation)
 
-    def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+    def read_async(self, operation: store.Operation[T]) -> Coroutine[Any, Any, T]:
         """Run *operation* in another thread."""
         self._check_process()
         if self._connector.in_memory:
             return self.write_async(operation)
         return self._readers.run_async(operation)
 
-    def write_async(
-        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
-    ) -> Coroutine[Any, Any, T]:
+    def write_async(self, operation: store.Operation[T]) -> Coroutine[Any, Any, T]:
         """Run *operation* in another thread, to completion even if the task is cancelled."""
         self._check_process()
         # Checked here, in the caller's task: another task may run the coroutine.
         self._writer.refuse_holder()
         return self._writer.run_async(operation)
 
-    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return None: SQLite has no plain form."""
-        return None
-
     # --- transactions of the caller --------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[ExternalTransaction]:
+    def transaction(self) -> Iterator[store.ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         with self._writer.transaction() as joined:
             yield joined
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[ExternalTransaction]:
+    async def transaction_async(self) -> AsyncIterator[store.ExternalTransaction]:
         """Open a write transaction for the block, running each of its calls in another thread."""
         self._check_process()
         async with self._writer.transaction_async() as joined:
             yield joined
 
-    def within(self, connection: Any) -> ExternalTransaction:
+    def within(self, connection: Any) -> store.ExternalTransaction:
         """Join the write transaction that is open on the caller's own connection."""
         self._check_process()
         if not getattr(connection, "in_transaction", False):
-            raise InvalidInput("connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE")
+            raise errors.InvalidInput(
+                "connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE"
+            )
         self._connector.check_unmoved()
         path = self._connector.path
         if isinstance(connection, sqlite3.Connection):
             if path == MEMORY:
-                raise InvalidInput("connection", "a queue in memory has no connection but its own")
+                raise errors.InvalidInput("connection", "a queue in memory has no connection but its own")
             clock = self._connector.read_clock()
             joined = SqliteSyncExternalTransaction(
                 self._state, connection, clock, self._observe, self.notifier, threading.RLock()
@@ -165,7 +162,7 @@ class SqliteStore:
             return SqliteAsyncExternalTransaction(
                 self._state, connection, path, self._connector.read_clock(), self._observe, self.notifier
             )
-        raise InvalidInput(
+        raise errors.InvalidInput(
             "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
         )
 
@@ -175,6 +172,11 @@ class SqliteStore:
     def path(self) -> str:
         """The path of the database."""
         return self._connector.path
+
+    @property
+    def forms(self) -> Mapping[Form, int]:
+        """How many jobs this store has enqueued and settled, and how many calls claimed, by form."""
+        return self._state.forms
 
     def suspend(self) -> bool:
         """Close all connections once no transaction is open, until `resume`; return whether that succeeded."""
@@ -235,5 +237,5 @@ class SqliteStore:
             self._closed_in_memory = self._connector.in_memory
 
 
-async def _do_nothing(tx: StoreTransaction) -> None:
+async def _do_nothing(tx: contract.StoreTransaction) -> None:
     """Do nothing in a transaction."""

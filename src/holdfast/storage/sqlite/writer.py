@@ -7,67 +7,69 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
-from holdfast.domain.errors import Misconfigured, StoreBusy
-from holdfast.storage.cancellation import in_thread
-from holdfast.storage.notifications import Notifier
-from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector
+from holdfast.domain import errors
+from holdfast.storage import cancellation, notifications, store
+from holdfast.storage.sqlite import connection, group_commit
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.group_commit import GroupWriter, Ticket, current_caller, open_transactions
 from holdfast.storage.sqlite.lock_file import INTERRUPTED
 from holdfast.storage.sqlite.transaction import Observer, SqliteState
-from holdfast.storage.store import Operation
 
 T = TypeVar("T")
 
 
-class TaskTicket(Ticket):
+class TaskTicket(group_commit.Ticket):
     """A ticket whose caller waits in an event loop."""
 
-    __slots__ = ("_lead", "_loop", "_waiter", "working")
+    __slots__ = ("_lead", "_waiter", "loop", "queued_at")
     threadless = True
 
-    def __init__(self, operation: Operation[Any] | None, lead: Callable[[Ticket], None] | None = None) -> None:
+    def __init__(
+        self, operation: store.Operation[Any] | None, lead: Callable[[group_commit.Ticket], None] | None = None
+    ) -> None:
         super().__init__(operation)
         self._lead = lead
-        self._loop = asyncio.get_running_loop()
-        self._waiter = self._loop.create_future()
-        self.working = threading.RLock()
-        """Held by the thread that works for this ticket."""
+        self.loop = asyncio.get_running_loop()
+        self._waiter = self.loop.create_future()
+        self.queued_at = time.monotonic()
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether the caller is a task of *loop*."""
-        return self._loop is loop
+        return self.loop is loop
 
     @property
     def loop_closed(self) -> bool:
         """Whether the caller's event loop is closed, so that the caller never runs again."""
-        return self._loop.is_closed()
+        return self.loop.is_closed()
 
     def prepare_wait(self) -> None:
         """Do nothing: a task ticket can always be woken."""
 
-    async def wait_async(self, seconds: float) -> None:
-        """Wait until woken, at most *seconds*. Spurious wakeups are possible."""
-        timer = self._loop.call_later(seconds, self._set_woken)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-        self._waiter = self._loop.create_future()
+    async def wait_async(self) -> None:
+        """Wait until woken. Spurious wakeups are possible."""
+        await self._waiter
+        if not self.completed:
+            self._waiter = self.loop.create_future()
 
     def wake(self) -> None:
         """Wake the task, unless its loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._set_woken)
+            self.loop.call_soon_threadsafe(self.set_woken)
 
-    def _set_woken(self) -> None:
+    def wake_together(self, tickets: Sequence[TaskTicket]) -> None:
+        """Wake tasks of the same loop, for the price of one."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(_wake_tasks, tickets)
+
+    def set_woken(self) -> None:
+        """End the wait of the task. Called in its event loop."""
         if not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -79,9 +81,20 @@ class TaskTicket(Ticket):
             self._lead(self)
 
 
+class TransactionTicket(TaskTicket):
+    """The ticket of a transaction that a task holds open."""
+
+    __slots__ = ("working",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.working = threading.RLock()
+        """Held by the thread that works for this ticket."""
+
+
 _POLL_SECONDS = 1.0
 
-_Abandon: TypeAlias = Callable[[TaskTicket], None]
+_Abandon: TypeAlias = Callable[[TransactionTicket], None]
 
 
 class _Watch:
@@ -93,10 +106,10 @@ class _Watch:
     def start_over(self) -> None:
         """Clear all state, including the thread: a forked child has neither the loops nor the thread."""
         self._mutex = threading.Lock()
-        self._abandoning: dict[TaskTicket, _Abandon] = {}
+        self._abandoning: dict[TransactionTicket, _Abandon] = {}
         self._running = False
 
-    def add(self, ticket: TaskTicket, abandon: _Abandon) -> None:
+    def add(self, ticket: TransactionTicket, abandon: _Abandon) -> None:
         """Call *abandon* once the loop of *ticket* is closed."""
         with self._mutex:
             self._abandoning[ticket] = abandon
@@ -104,10 +117,13 @@ class _Watch:
                 threading.Thread(target=self._run, name="holdfast-loops", daemon=True).start()
                 self._running = True
 
-    def discard(self, ticket: TaskTicket) -> None:
-        """Stop checking the loop of *ticket*."""
-        with self._mutex:
-            self._abandoning.pop(ticket, None)
+    def discard(self, ticket: TransactionTicket) -> None:
+        """Stop checking the loop of *ticket*.
+
+        Takes no lock: the garbage collector may end an abandoned task in any thread at any time, also in this thread
+        while it holds the lock, and in the thread that `add` is starting.
+        """
+        self._abandoning.pop(ticket, None)
 
     def _run(self) -> None:
         while self._check():
@@ -135,7 +151,7 @@ os.register_at_fork(after_in_child=_watch.start_over)
 
 
 @contextmanager
-def abandon_when_closed(ticket: TaskTicket, abandon: _Abandon) -> Iterator[None]:
+def abandon_when_closed(ticket: TransactionTicket, abandon: _Abandon) -> Iterator[None]:
     """Call *abandon* in another thread if the event loop of *ticket* is closed within the block."""
     _watch.add(ticket, abandon)
     try:
@@ -144,17 +160,30 @@ def abandon_when_closed(ticket: TaskTicket, abandon: _Abandon) -> Iterator[None]
         _watch.discard(ticket)
 
 
-class Writer(GroupWriter):
+def _wake_tasks(tickets: Sequence[TaskTicket]) -> None:
+    for ticket in tickets:
+        ticket.set_woken()
+
+
+class Writer(group_commit.GroupWriter):
     """The only path for writes to one database in this process: for threads, tasks and explicit transactions."""
 
-    def __init__(self, state: SqliteState, connector: SqliteConnector, notifier: Notifier, observe: Observer) -> None:
+    def __init__(
+        self,
+        state: SqliteState,
+        connector: connection.SqliteConnector,
+        notifier: notifications.Notifier,
+        observe: Observer,
+    ) -> None:
         super().__init__(state, connector, notifier, observe)
         self._threads: ThreadPoolExecutor | None = None
-        self._suspending: Ticket | None = None
+        self._suspending: group_commit.Ticket | None = None
+        self._timed: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Event loops with a timer for tickets that are queued for too long."""
 
     # --- operations of tasks ----------------------------------------------------------------------------------------
 
-    async def run_async(self, operation: Operation[T]) -> T:
+    async def run_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled.
 
         Only if another program holds the file does a cancelled call give up.
@@ -178,19 +207,48 @@ class Writer(GroupWriter):
         result: T = ticket.result
         return result
 
+    def _wake_all(self, tickets: Iterable[group_commit.Ticket]) -> None:
+        """Wake threads, and each event loop once."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[TaskTicket]] = {}
+        for ticket in tickets:
+            if isinstance(ticket, TaskTicket):
+                by_loop.setdefault(ticket.loop, []).append(ticket)
+            else:
+                ticket.wake()
+        for tasks in by_loop.values():
+            tasks[0].wake_together(tasks)
+
     async def _wait_async(self, ticket: TaskTicket, done: Callable[[], bool]) -> None:
         """Wait in this task until *done*. Raise if *ticket* is queued for too long."""
-        deadline = time.monotonic() + BUSY_SECONDS
         while not done():
-            await ticket.wait_async(BUSY_SECONDS)
-            if not done() and time.monotonic() >= deadline:
+            if ticket.loop not in self._timed:
+                self._start_timer(ticket.loop, connection.BUSY_SECONDS)
+            await ticket.wait_async()
+            if not done() and time.monotonic() - ticket.queued_at >= connection.BUSY_SECONDS:
                 self._give_up(ticket)
 
-    def _lead_in_executor(self, ticket: Ticket) -> None:
+    def _start_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Wake tickets of *loop* that are queued for too long: by one timer, because most are completed at once."""
+        self._timed.add(loop)
+        loop.call_later(seconds, self._wake_late, loop)
+
+    def _wake_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timed.discard(loop)
+        now = time.monotonic()
+        queued = [one for one in self._queue.all() if isinstance(one, TaskTicket) and one.loop is loop]
+        for ticket in queued:
+            if now - ticket.queued_at >= connection.BUSY_SECONDS:
+                ticket.set_woken()
+        left = [connection.BUSY_SECONDS - (now - ticket.queued_at) for ticket in queued]
+        if left:
+            # Again after a while for those whose operation runs: they wait for its end.
+            self._start_timer(loop, max(min(left), _POLL_SECONDS))
+
+    def _lead_in_executor(self, ticket: group_commit.Ticket) -> None:
         self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
         self._threads.submit(self._lead_in_thread, ticket)
 
-    def _lead_in_thread(self, ticket: Ticket) -> None:
+    def _lead_in_thread(self, ticket: group_commit.Ticket) -> None:
         if not self._queue.leads(ticket):
             return  # called twice
         try:
@@ -205,7 +263,7 @@ class Writer(GroupWriter):
     def transaction(self) -> Iterator[SqliteSyncExternalTransaction]:
         """Hold the writer for the block: commit at its end, or roll back if it raises."""
         self.refuse_holder()
-        ticket = Ticket(None)
+        ticket = group_commit.Ticket(None)
         try:
             if not self._queue.join(ticket):
                 self._wait_for_lead(ticket)
@@ -225,29 +283,31 @@ class Writer(GroupWriter):
     async def transaction_async(self) -> AsyncIterator[SqliteSyncExternalTransaction]:
         """Hold the writer for the block as `transaction` does, running each call in another thread."""
         self.refuse_holder()
-        ticket = TaskTicket(None)
+        ticket = TransactionTicket()
         try:
             with abandon_when_closed(ticket, self._abandon):
                 if not self._queue.join(ticket):
                     await self._wait_async(ticket, lambda: self._queue.leads(ticket))
                 # In threads, because begin and commit may have to wait for other processes.
-                joined = await in_thread(partial(self._work_for, ticket, self._open_joined, ticket.working))
+                joined = await cancellation.in_thread(
+                    partial(self._work_for, ticket, self._open_joined, ticket.working)
+                )
                 self._hold(ticket)
                 yield joined
-                await in_thread(partial(self._work_for, ticket, self._finish_joined, joined))
+                await cancellation.in_thread(partial(self._work_for, ticket, self._finish_joined, joined))
         finally:
             self._abandon(ticket)
 
-    def _work_for(self, ticket: TaskTicket, work: Callable[..., T], *arguments: Any) -> T:
+    def _work_for(self, ticket: TransactionTicket, work: Callable[..., T], *arguments: Any) -> T:
         """Do *work* in this thread, unless *ticket* lost the lead because its event loop was closed."""
         with ticket.working:
             if not self._queue.leads(ticket):
-                raise Misconfigured("the event loop of this transaction was closed; nothing was stored")
+                raise errors.Misconfigured("the event loop of this transaction was closed; nothing was stored")
             return work(*arguments)
 
-    def _hold(self, ticket: Ticket) -> None:
-        self._holder = current_caller()
-        open_transactions.set({**open_transactions.get({}), id(self): ticket})
+    def _hold(self, ticket: group_commit.Ticket) -> None:
+        self._holder = group_commit.current_caller()
+        group_commit.open_transactions.set({**group_commit.open_transactions.get({}), id(self): ticket})
 
     def _open_joined(self, mutex: threading.RLock) -> SqliteSyncExternalTransaction:
         with translated():
@@ -263,7 +323,9 @@ class Writer(GroupWriter):
     def _finish_joined(self, joined: SqliteSyncExternalTransaction) -> None:
         joined.end()
         if not joined.connection.in_transaction:
-            raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
+            raise errors.Misconfigured(
+                "the transaction was ended by SQL run in it; leave commit and rollback to the block"
+            )
         assert self._cursor is not None  # noqa: S101  # opened with the transaction
         self._commit(self._cursor)
         self._notify_listeners(joined.signals)
@@ -278,7 +340,7 @@ class Writer(GroupWriter):
                 ticket.interrupted = True
                 # A leader checks the flag itself, and so does a transaction as soon as it leads.
                 if ticket.operation is not None and self._queue.withdraw(ticket):
-                    ticket.error, ticket.completed = StoreBusy(INTERRUPTED), True
+                    ticket.error, ticket.completed = errors.StoreBusy(INTERRUPTED), True
                     ticket.wake()
 
     # --- closing and suspending -------------------------------------------------------------------------------------
@@ -286,7 +348,7 @@ class Writer(GroupWriter):
     def close(self) -> None:
         """Close the connection while holding the write lock, because the last close also checkpoints."""
         self.refuse_holder()
-        ticket = Ticket(None)
+        ticket = group_commit.Ticket(None)
         try:
             if not self._queue.join(ticket):
                 self._wait_for_lead(ticket)
@@ -301,7 +363,7 @@ class Writer(GroupWriter):
         """Take the lead and close everything, until `resume`; return whether the lead became free in time."""
         if self._holder is not None:
             return False
-        ticket = Ticket(None)
+        ticket = group_commit.Ticket(None)
         self._suspending = ticket
         try:
             if self._queue.join(ticket) or self._queue.wait(ticket, seconds):
@@ -326,7 +388,7 @@ class Writer(GroupWriter):
     def _close_all(self) -> None:
         if self._cursor is not None:
             if self._lock_file is not None:
-                self._lock_file.lock(BUSY_SECONDS, self._interrupted)
+                self._lock_file.lock(connection.BUSY_SECONDS, self._interrupted)
             self._drop()
         lock_file = self._lock_file
         if lock_file is not None:

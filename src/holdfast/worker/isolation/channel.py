@@ -4,8 +4,6 @@ A frame is a length and that many bytes. A message is one frame of JSON; its bin
 frames. Nothing is pickled: a message is only data, even if a handler has damaged its process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -4,9 +4,8 @@ It is forked from the fork server, which has imported the tasks. Handlers run in
 jobs or renew leases, and settles an attempt only in the handler's own transaction.
 """
 
-from __future__ import annotations
-
 import asyncio
+import copy
 import faulthandler
 import os
 import queue
@@ -20,24 +19,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.client.connect import store_at
-from holdfast.client.decoded_jobs import with_codec
-from holdfast.client.queue_state import QueueState
-from holdfast.domain import failures, limits
-from holdfast.domain.claims import ClaimOptions
-from holdfast.domain.errors import Misconfigured, StoreUnreachable
-from holdfast.domain.outcomes import Failed
-from holdfast.domain.output import StreamEnd
-from holdfast.tasks.context import Context
-from holdfast.tasks.task import AnyTask, TaskRegistry
+from holdfast.client import connect, decoded_jobs, queue_state
+from holdfast.domain import claims, errors, failures, limits, outcomes, output
+from holdfast.tasks import definition, handler_state
+from holdfast.worker import executors, timers, transactions
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.executors import run_async, run_blocking
-from holdfast.worker.isolation import codec, os_limits
+from holdfast.worker.isolation import codec, log_records, os_limits, task_locator
 from holdfast.worker.isolation.channel import Channel, InvalidMessage, Message
-from holdfast.worker.isolation.log_records import forward_records
-from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
-from holdfast.worker.timers import REAL_TIMER
-from holdfast.worker.transactions import JobArtifacts, SettlingTransaction
 
 # How many chunks of output one message contains.
 _CHUNKS = limits.OUTPUT_CHUNKS_WRITTEN
@@ -45,8 +33,8 @@ _CHUNKS = limits.OUTPUT_CHUNKS_WRITTEN
 _NOTES_SECONDS = 0.05
 
 
-class IsolatedContext(Context):
-    """A context that sends progress and output to the worker, which writes them."""
+class IsolatedHandlerState(handler_state.HandlerState):
+    """A state that sends progress and output to the worker, which writes them."""
 
     __slots__ = ("_flushed", "_holding", "_progress_noted", "_send", "_sending")
 
@@ -61,13 +49,13 @@ class IsolatedContext(Context):
         """Whether output stays here, because the handler's transaction writes it."""
         self._flushed: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
-    def progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Report the progress of the job."""
-        super().progress(phase, percent)
+    def note_progress(self, phase: str | None = None, percent: float | None = None) -> None:
+        """Record progress, and wake the thread that sends it."""
+        super().note_progress(phase, percent)
         self._progress_noted.set()
 
     def emit(self, text: str) -> None:
-        """Append *text* to the job's output stream."""
+        """Append *text* to the output, and send it."""
         super().emit(text)
         self.send_output()
 
@@ -75,9 +63,9 @@ class IsolatedContext(Context):
         """Send the emitted text to the worker; with *rest*, also what a transaction was to write."""
         with self._sending:
             self._holding = self._holding and not rest
-            while self._output and not self._holding and (write := self._output.pending(_CHUNKS)) is not None:
-                self._send({"output": list(write.texts), "key": [self.job.number, self.epoch]})
-                self._output.answered(write, StreamEnd())
+            while self.output and not self._holding and (write := self.output.pending(_CHUNKS)) is not None:
+                self._send({"output": list(write.texts), "key": [self.job.number, self.job.epoch]})
+                self.output.answered(write, output.StreamEnd())
 
     def hold_output(self) -> None:
         """Wait until the worker has written the output, and keep further output for the handler's transaction."""
@@ -85,14 +73,14 @@ class IsolatedContext(Context):
             if self._holding:
                 return
             self._holding = True
-            if self._output is None:
+            if self.output is None:
                 return
-            self._send({"flush": True, "key": [self.job.number, self.epoch]})
+            self._send({"flush": True, "key": [self.job.number, self.job.epoch]})
             reply = self._flushed.get()
             if reply["flushed"] is None:
                 self._holding = False
-                raise StoreUnreachable(f"the output of the job could not be written: {reply['why']}")
-            self._output.written = reply["flushed"]
+                raise errors.StoreUnreachable(f"the output of the job could not be written: {reply['why']}")
+            self.output.written = reply["flushed"]
 
     def flushed(self, reply: Message) -> None:
         """Handle the worker's reply to `hold_output`."""
@@ -102,7 +90,7 @@ class IsolatedContext(Context):
 class IsolatedProcess:
     """Runs the attempts that the worker sends, until the worker closes the channel."""
 
-    def __init__(self, sock: socket.socket, fault_fd: int, locator: TaskLocator, setup: Message) -> None:
+    def __init__(self, sock: socket.socket, fault_fd: int, locator: task_locator.TaskLocator, setup: Message) -> None:
         self._channel = Channel(sock)
         self._locator = locator
         self._setup = setup
@@ -114,7 +102,7 @@ class IsolatedProcess:
         self._progress_noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
-        self._queue_state: QueueState | None = None
+        self._queue_state: queue_state.QueueState | None = None
         self._out_of_memory = False
         # After a crash in C, the failure shows the Python frames that faulthandler wrote.
         faulthandler.enable(fault_fd, all_threads=False)
@@ -123,7 +111,7 @@ class IsolatedProcess:
         """Run attempts until the worker closes the channel."""
         # Processes that a handler forks must not keep the socket open after this process has exited.
         os.register_at_fork(after_in_child=self._channel.detach)
-        forward_records(self._channel, self._setup["levels"])
+        log_records.forward_records(self._channel, self._setup["levels"])
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 # Output that a handler printed before a crash must not be lost.
@@ -165,15 +153,15 @@ class IsolatedProcess:
 
     def _handle_flushed(self, message: Message) -> None:
         current = self._current
-        if current is not None and isinstance(current.context, IsolatedContext):
-            current.context.flushed(message)
+        if current is not None and isinstance(current.handler_state, IsolatedHandlerState):
+            current.handler_state.flushed(message)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def _handle_request(self, request: Message) -> None:
         try:
             task = self._locator.find(request["kind"], request["location"])
-        except NotFound as error:
+        except task_locator.NotFound as error:
             self._send({"not_found": str(error)})
             return
         attempt = self._create_attempt(request, task)
@@ -188,26 +176,26 @@ class IsolatedProcess:
                 stream.flush()
         self._report(attempt)
 
-    def _create_attempt(self, request: Message, task: AnyTask) -> RunningAttempt:
+    def _create_attempt(self, request: Message, task: definition.TaskDefinition) -> RunningAttempt:
         limit: int | None = request["memory_limit"]
         if limit is not None:
             task = self._with_memory_limit(task, limit)
         claim, known = codec.decode_claim(request), _state_of(task)
         if known is not None and known.codec is not None:
-            claim = with_codec(claim, known.codec)
-        attempt = RunningAttempt(claim, task, REAL_TIMER.monotonic())
+            claim = decoded_jobs.with_codec(claim, known.codec)
+        attempt = RunningAttempt(claim, task, timers.REAL_TIMER.monotonic())
         if task.takes_context:
-            attempt.context = IsolatedContext(attempt, self._progress_noted, self._send)
-            attempt.context._tasks = task.registry
-            attempt.context._open_transaction = partial(self._open_transaction, attempt)
-            attempt.context._reader = JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
+            state = attempt.handler_state = IsolatedHandlerState(attempt, self._progress_noted, self._send)
+            state.tasks = task.queue_reference.tasks
+            state.open_transaction = partial(self._open_transaction, attempt)
+            state.reader = transactions.JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
             self._start_notes()
         attempt.wrap_handler(() if known is None else known.middleware)
         return attempt
 
     def _run(self, attempt: RunningAttempt) -> None:
         if not attempt.task.is_async:
-            run_blocking(attempt)
+            executors.run_blocking(attempt)
             return
         if self._runner is None:
             # All attempts share one event loop, because objects that a module keeps open may be bound to it.
@@ -217,16 +205,16 @@ class IsolatedProcess:
     async def _run_async(self, attempt: RunningAttempt) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # this code runs in a task
-        await run_async(attempt, task)
+        await executors.run_async(attempt, task)
 
     def _report(self, attempt: RunningAttempt) -> None:
         outcome, memory_bytes = attempt.outcome, os_limits.memory_bytes()
-        if outcome is not None and isinstance(attempt.context, IsolatedContext):
-            attempt.context.send_output(rest=True)
+        if outcome is not None and isinstance(attempt.handler_state, IsolatedHandlerState):
+            attempt.handler_state.send_output(rest=True)
         if outcome is None:
             self._send({"ended": "settled" if attempt.settled else "lost", "memory": memory_bytes})
             return
-        if self._out_of_memory and isinstance(outcome, Failed) and outcome.reason == "memory_error":
+        if self._out_of_memory and isinstance(outcome, outcomes.Failed) and outcome.reason == "memory_error":
             outcome = replace(outcome, reason=failures.OUT_OF_MEMORY)
         message, blobs = codec.encode_outcome(outcome, attempt.claim.job.tenant)
         self._send({"ended": "outcome", "memory": memory_bytes, "discard": self._out_of_memory, **message}, blobs)
@@ -248,47 +236,51 @@ class IsolatedProcess:
         while self._progress_noted.wait():
             self._progress_noted.clear()
             current = self._current
-            note = None if current is None else current.context.take_progress()
+            note = None if current is None else current.handler_state.take_progress()
             if current is not None and note is not None:
                 self._send({"note": list(note), "key": list(current.key)})
                 time.sleep(_NOTES_SECONDS)
 
     # --- the store -------------------------------------------------------------------------------------------------
 
-    def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> SettlingTransaction:
+    def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> transactions.SettlingTransaction:
         state = self._open_store(attempt)
-        if isinstance(attempt.context, IsolatedContext):
-            attempt.context.hold_output()
-        return SettlingTransaction(attempt, state, seconds)
+        if isinstance(attempt.handler_state, IsolatedHandlerState):
+            attempt.handler_state.hold_output()
+        return transactions.SettlingTransaction(attempt, state, seconds)
 
-    def _open_store(self, attempt: RunningAttempt) -> QueueState:
+    def _open_store(self, attempt: RunningAttempt) -> queue_state.QueueState:
         """Return the state of a queue on the worker's store, opened in this process."""
         if self._queue_state is None:
             address = self._setup["store"]
             if address is None:
-                raise Misconfigured(
+                raise errors.Misconfigured(
                     "an isolated handler cannot open a transaction or read an artifact on this store, because another"
                     " process cannot open it: it is in memory, or has its own clock"
                 )
-            store = store_at(address)
-            claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
-            tasks = TaskRegistry() if attempt.task.registry is None else attempt.task.registry
-            self._queue_state = QueueState(store, tasks, claim_options)
+            store = connect.store_at(address)
+            claim_options: claims.ClaimOptions = {
+                "worker": self._setup["worker"],
+                "incarnation": self._setup["incarnation"],
+            }
+            tasks = attempt.task.queue_reference.tasks
+            tasks = definition.TaskTable() if tasks is None else tasks
+            self._queue_state = queue_state.QueueState(store, tasks, claim_options)
             if (known := _state_of(attempt.task)) is not None:
                 self._queue_state = replace(self._queue_state, middleware=known.middleware, codec=known.codec)
         return self._queue_state
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
-    def _with_memory_limit(self, task: AnyTask, limit_bytes: int) -> AnyTask:
+    def _with_memory_limit(self, task: definition.TaskDefinition, limit_bytes: int) -> definition.TaskDefinition:
         """Return a copy of *task* whose function runs under a memory limit; the report after it does not."""
-        limited_task = task.using()
+        limited_task = copy.copy(task)
         limited_task.function = (
             self._limit_async(task, limit_bytes) if task.is_async else self._limit_sync(task, limit_bytes)
         )
         return limited_task
 
-    def _limit_sync(self, task: AnyTask, limit_bytes: int) -> Any:
+    def _limit_sync(self, task: definition.TaskDefinition, limit_bytes: int) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             os_limits.limit_memory(limit_bytes)
             try:
@@ -301,7 +293,7 @@ class IsolatedProcess:
 
         return call
 
-    def _limit_async(self, task: AnyTask, limit_bytes: int) -> Any:
+    def _limit_async(self, task: definition.TaskDefinition, limit_bytes: int) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             os_limits.limit_memory(limit_bytes)
             try:
@@ -315,10 +307,10 @@ class IsolatedProcess:
         return call
 
 
-def _state_of(task: AnyTask) -> QueueState | None:
+def _state_of(task: definition.TaskDefinition) -> queue_state.QueueState | None:
     """Return the state of the queue of *task*, which the imported modules have created; None if there is none."""
-    queue = task._queue_reference.known
-    return None if queue is None else queue._state
+    queue = task.queue_reference.known
+    return None if queue is None else queue_state.state_of(queue)
 
 
 def _stop_if_current(stop_message: Message | None, attempt: RunningAttempt | None) -> None:

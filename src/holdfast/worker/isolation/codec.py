@@ -1,19 +1,13 @@
 """Encoding and decoding of claims and outcomes as messages."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast.domain import backoff as backoffs, claims, job, new_job, outcomes
 from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
-from holdfast.domain.backoff import Backoff
-from holdfast.domain.claims import Claim
-from holdfast.domain.job import Job, JobRow, row_of
-from holdfast.domain.new_job import NewJob, TaskJob
-from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.worker.isolation.channel import Message
 
 _TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff", "artifacts"
@@ -22,52 +16,52 @@ _TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff"
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
-def encode_claim(claim: Claim) -> Message:
+def encode_claim(claim: claims.Claim) -> Message:
     """Return *claim* as a message."""
-    return {"job": list(row_of(claim.job)), "lease_ms": claim.lease_ms}
+    return {"job": list(job.row_of(claim.job)), "lease_ms": claim.lease_ms}
 
 
-def decode_claim(message: Message) -> Claim:
+def decode_claim(message: Message) -> claims.Claim:
     """Return the claim in *message*."""
-    return Claim(Job(JobRow(*message["job"])), message["lease_ms"])
+    return claims.Claim(job.job_of(job.JobRow(*message["job"])), message["lease_ms"])
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def encode_outcome(outcome: Outcome, tenant: str) -> tuple[Message, list[bytes]]:
+def encode_outcome(outcome: outcomes.Outcome, tenant: str) -> tuple[Message, list[bytes]]:
     """Return a valid outcome as a message and the data of its artifacts."""
     match outcome:
-        case Done():
+        case outcomes.Done():
             artifacts = [_encode_artifact(artifact) for artifact in outcome.artifacts]
             follow_ups = [_encode_job(new) for new in outcome.follow_ups]
             encoded = {"outcome": "done", "result": outcome.result, "artifacts": artifacts, "follow_ups": follow_ups}
             return encoded, [artifact.data for artifact in outcome.artifacts if isinstance(artifact, Artifact)]
-        case Failed():
+        case outcomes.Failed():
             return {"outcome": "failed", "options": _encode_failed(outcome, tenant)}, []
-        case Deferred():
+        case outcomes.Deferred():
             return {
                 "outcome": "deferred",
                 "options": _encode_options({"after": outcome.after, "until": outcome.until}),
             }, []
-        case Released():
+        case outcomes.Released():
             return {"outcome": "released"}, []
 
 
-def decode_outcome(message: Message, blobs: list[bytes]) -> Outcome:
+def decode_outcome(message: Message, blobs: list[bytes]) -> outcomes.Outcome:
     """Return the outcome in *message*."""
     match message["outcome"]:
         case "done":
             remaining = iter(blobs)
             artifacts = tuple(_decode_artifact(encoded, remaining) for encoded in message["artifacts"])
             follow_ups = tuple(_decode_job(new) for new in message["follow_ups"])
-            return Done(message["result"], follow_ups, artifacts)
+            return outcomes.Done(message["result"], follow_ups, artifacts)
         case "failed":
-            return Failed(**_decode_options(message["options"]))
+            return outcomes.Failed(**_decode_options(message["options"]))
         case "deferred":
-            return Deferred(**_decode_options(message["options"]))
+            return outcomes.Deferred(**_decode_options(message["options"]))
         case "released":
-            return Released()
+            return outcomes.Released()
         case name:
             raise ValueError(f"unknown outcome {name!r}")
 
@@ -87,25 +81,25 @@ def _decode_artifact(encoded: list[str], blobs: Iterator[bytes]) -> AnyArtifact:
     return UploadedArtifact(name, upload_id, digest, media_type)
 
 
-def _encode_failed(failed: Failed, tenant: str) -> Message:
+def _encode_failed(failed: outcomes.Failed, tenant: str) -> Message:
     # Long texts are truncated before they are sent: an exception message may be huge.
-    failure = check_outcome(failed, tenant=tenant, fresh_id=str).failure
+    failure = outcomes.check_outcome(failed, tenant=tenant, fresh_id=str).failure
     options = {field.name: getattr(failed, field.name) for field in dataclasses.fields(failed)}
     if failure is not None:
         options |= {"message": failure.message, "traceback": failure.traceback}
     return _encode_options(options)
 
 
-def _encode_job(new: NewJob | Mapping[str, Any]) -> Message:
-    if isinstance(new, NewJob):
-        options, from_task = _encode_options(new.options), isinstance(new, TaskJob)
+def _encode_job(new: new_job.NewJob | Mapping[str, Any]) -> Message:
+    if isinstance(new, new_job.NewJob):
+        options, from_task = _encode_options(new.options), isinstance(new, new_job.TaskJob)
         return {"kind": new.kind, "payload": new.payload, "options": options, "from_task": from_task}
     options = {name: value for name, value in new.items() if name not in {"kind", "payload"}}
     return {"kind": new["kind"], "payload": new.get("payload"), "options": _encode_options(options)}
 
 
-def _decode_job(message: Message) -> NewJob:
-    job_class = TaskJob if message.get("from_task") else NewJob
+def _decode_job(message: Message) -> new_job.NewJob:
+    job_class = new_job.TaskJob if message.get("from_task") else new_job.NewJob
     return job_class(message["kind"], message["payload"], **_decode_options(message["options"]))
 
 
@@ -135,8 +129,8 @@ def _encode_value(value: Any) -> list[Any]:
             return [_TIMESTAMP, value.isoformat()]
         case timedelta():
             return [_DURATION, [value.days, value.seconds, value.microseconds]]
-        case Backoff():
-            return [_BACKOFF, value.to_json()]
+        case backoffs.Backoff():
+            return [_BACKOFF, backoffs.to_json(value)]
         case Mapping():
             return ["plain", dict(value)]
         case _:
@@ -151,7 +145,7 @@ def _decode_value(encoded: list[Any]) -> Any:
         case "duration":
             return timedelta(*value)
         case "backoff":
-            return Backoff.from_json(value)
+            return backoffs.from_json(value)
         case "artifacts":
             encoded_artifacts, data = value
             blobs = map(base64.b64decode, data)

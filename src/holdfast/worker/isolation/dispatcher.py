@@ -5,36 +5,31 @@ does not require it. If another process cannot find its task, the suspect waits 
 and no other handler starts before it has ended: if it kills the process, it affects no other job.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from holdfast.domain.errors import Misconfigured
-from holdfast.tasks.task import AnyTask
+from holdfast.domain import errors
+from holdfast.tasks import definition
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.events import EventQueue
 from holdfast.worker.executors import ExecutorQueue
-from holdfast.worker.isolation import log_records, os_limits, task_locator
-from holdfast.worker.isolation.channel import Message
-from holdfast.worker.isolation.executors import ProcessExecutor
-from holdfast.worker.isolation.process_pool import Pool
+from holdfast.worker.isolation import channel, executors, log_records, os_limits, process_pool, task_locator
 from holdfast.worker.settings import IsolationSettings, WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
 
 
-def check_isolatable(settings: IsolationSettings, tasks: Iterable[AnyTask]) -> None:
+def check_isolatable(settings: IsolationSettings, tasks: Iterable[definition.TaskDefinition]) -> None:
     """Raise `Misconfigured` if a task that must run isolated cannot."""
     isolated = [task for task in tasks if settings.isolates(task)]
     for task in isolated:
         task_locator.locate(task)
     limited = [settings.memory_limit_bytes, *(task.policy.memory_limit_bytes for task in isolated)]
     if not os_limits.supports_memory_limit and any(limited):
-        raise Misconfigured("memory_limit: is supported on Linux only")
+        raise errors.Misconfigured("memory_limit: is supported on Linux only")
 
 
 class Dispatcher:
@@ -50,9 +45,9 @@ class Dispatcher:
         self._tasks = settings.tasks_served
         options = settings.subscription.options
         about = {"worker": options.get("worker", ""), "incarnation": options.get("incarnation", "")}
-        self._worker_info: Message = {"store": settings.store.address(), **about}
-        self._pool = Pool(self._setup, self._isolation.recycle_after)
-        self.processes = ProcessExecutor(executor_queue, events, self._pool, self._isolation)
+        self._worker_info: channel.Message = {"store": settings.store.address(), **about}
+        self._pool = process_pool.Pool(self._setup, self._isolation.recycle_after)
+        self.processes = executors.ProcessExecutor(executor_queue, events, self._pool, self._isolation)
         """The executor of isolated attempts."""
         self._running_here = running
         """The number of attempts that run, or are queued to run, in this process."""
@@ -110,7 +105,7 @@ class Dispatcher:
         job_id = suspect.claim.job.id
         try:
             self._locate(suspect.task)
-        except Misconfigured as error:
+        except errors.Misconfigured as error:
             self._wait_alone(suspect, str(error))
             return False
         log.info("job %s is suspect, because its last attempt expired or died: it runs isolated", job_id)
@@ -130,11 +125,11 @@ class Dispatcher:
         attempt.started_at, attempt.isolated, attempt.slot_freed = None, False, False
         self._wait_alone(attempt, problem)
 
-    def _locate(self, task: AnyTask) -> Message:
+    def _locate(self, task: definition.TaskDefinition) -> channel.Message:
         """Return where another process finds the task; raise `Misconfigured` if it cannot or must not import it."""
         if _is_main(task) and not any(_is_main(other) for other in self._tasks() if self._isolation.isolates(other)):
             # A program that does not use isolation may have side effects when it is imported again.
-            raise Misconfigured(
+            raise errors.Misconfigured(
                 f"task {task.kind!r} is declared in the main module, which is imported again only for tasks"
                 " with isolate='process'"
             )
@@ -142,11 +137,11 @@ class Dispatcher:
 
     # --- setup of other processes -----------------------------------------------------------------------------------
 
-    def _setup(self) -> Message:
+    def _setup(self) -> channel.Message:
         tasks = self._tasks()
         locations = {}
         for task in [task for task in tasks if self._isolation.isolates(task)] or tasks:
-            with suppress(Misconfigured):
+            with suppress(errors.Misconfigured):
                 locations[task.kind] = self._locate(task)
         return {
             **self._worker_info,
@@ -156,5 +151,5 @@ class Dispatcher:
         }
 
 
-def _is_main(task: AnyTask) -> bool:
+def _is_main(task: definition.TaskDefinition) -> bool:
     return "__main__" in {task.declared_in, task.function.__module__}

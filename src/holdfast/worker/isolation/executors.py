@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
-from holdfast.domain.outcomes import Outcome
-from holdfast.tasks.control_flow import Cancelled
+from holdfast.domain import errors, failures, job, outcomes
+from holdfast.tasks import control_flow, handler_state
 from holdfast.tasks.outcomes import outcome_of
+from holdfast.tasks.policy import Policy
+from holdfast.worker import executors, timers
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.events import Event, EventQueue, HandlerEnded, TaskNotFound
-from holdfast.worker.executors import ExecutorQueue, ThreadExecutor
-from holdfast.worker.isolation import codec, exit_outcomes, log_records, task_locator
+from holdfast.worker.events import EventQueue, TaskNotFound
+from holdfast.worker.isolation import codec, log_records, process_pool, task_locator
 from holdfast.worker.isolation.channel import InvalidMessage, Message
-from holdfast.worker.isolation.process_pool import Child, Pool, ProcessUnavailable
 from holdfast.worker.settings import IsolationSettings
-from holdfast.worker.timers import Scheduled
 
 log = logging.getLogger("holdfast.worker")
 
@@ -26,27 +26,31 @@ log = logging.getLogger("holdfast.worker")
 _TRIES = 3
 
 
-class ProcessExecutor(ThreadExecutor):
+class ProcessExecutor(executors.ThreadExecutor):
     """Runs handlers in isolated processes, one thread per slot."""
 
     _NAME = "holdfast-isolated"
 
     def __init__(
-        self, executor_queue: ExecutorQueue, events: EventQueue, pool: Pool, settings: IsolationSettings
+        self,
+        executor_queue: executors.ExecutorQueue,
+        events: EventQueue,
+        pool: process_pool.Pool,
+        settings: IsolationSettings,
     ) -> None:
         super().__init__(executor_queue, events)
         self._pool = pool
         self._settings = settings
         self._locations: dict[str, Message] = {}
 
-    def _handle(self, attempt: RunningAttempt) -> Event:
+    def _handle(self, attempt: RunningAttempt) -> TaskNotFound | None:
         problem = self._run_safely(attempt)
         if problem is None:
-            return HandlerEnded(attempt)
+            return None
         if not self._settings.isolates(attempt.task):
             return TaskNotFound(attempt, problem)
-        attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
-        return HandlerEnded(attempt)
+        attempt.decide(not_started(problem, attempt.task.policy, attempt.handler_state))
+        return None
 
     def _run_safely(self, attempt: RunningAttempt) -> str | None:
         try:
@@ -68,7 +72,7 @@ class ProcessExecutor(ThreadExecutor):
         for _ in range(_TRIES):
             try:
                 child = self._pool.acquire()
-            except ProcessUnavailable as error:
+            except process_pool.ProcessUnavailable as error:
                 self._fail_to_start(attempt, str(error))
                 return None
             run = _ProcessRun(attempt, child, self._settings.kill_after_seconds)
@@ -112,13 +116,13 @@ class ProcessExecutor(ThreadExecutor):
 
     def _fail_to_start(self, attempt: RunningAttempt, problem: str) -> None:
         if attempt.start():
-            attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
+            attempt.decide(not_started(problem, attempt.task.policy, attempt.handler_state))
 
 
 class _ProcessRun:
     """One attempt in one process, from the request to the last message."""
 
-    def __init__(self, attempt: RunningAttempt, child: Child, kill_after_seconds: float) -> None:
+    def __init__(self, attempt: RunningAttempt, child: process_pool.Child, kill_after_seconds: float) -> None:
         self.attempt = attempt
         self.child = child
         self.lost = False
@@ -130,7 +134,7 @@ class _ProcessRun:
         self._lock = threading.Lock()
         self._sent = False
         self._finished = False
-        self._kill_timer: Scheduled | None = None
+        self._kill_timer: timers.Scheduled | None = None
 
     def send(self, request: Message) -> None:
         """Send the request to the process, unless it is dead."""
@@ -181,11 +185,11 @@ class _ProcessRun:
             if self.attempt.stopped is None and not self.child.killed:
                 self.child.close()
                 return True
-        except (InvalidMessage, OSError, ValueError, KeyError, TypeError, HoldfastError) as error:
+        except (InvalidMessage, OSError, ValueError, KeyError, TypeError, errors.HoldfastError) as error:
             # The process can no longer be trusted.
             self.child.kill()
             self.lost = True
-            self.attempt.decide(exit_outcomes.invalid_message(error, self.attempt.task.policy, self.attempt.context))
+            self.attempt.decide(invalid_message(error, self.attempt.task.policy, self.attempt.handler_state))
             return False
         self.lost = True
         self.attempt.decide(self._exit_outcome())
@@ -195,7 +199,7 @@ class _ProcessRun:
         """Handle a message; return whether it was the last."""
         if "note" in message:
             if message["key"] == list(self.attempt.key):
-                self.attempt.context.note_progress(*message["note"])
+                self.attempt.handler_state.note_progress(*message["note"])
         elif "output" in message:
             if message["key"] == list(self.attempt.key):
                 self._emit(message["output"])
@@ -213,23 +217,24 @@ class _ProcessRun:
 
     def _emit(self, texts: list[str]) -> None:
         # If the attempt has ended, or the store has refused its output, there is no handler to tell here.
-        with suppress(LeaseLost, InvalidInput):
+        with suppress(errors.LeaseLost, errors.InvalidInput):
             for text in texts:
-                self.attempt.context.emit(text)
+                self.attempt.handler_state.emit(text)
 
     def _flush(self) -> None:
         """Write the text that the handler has emitted, and tell its process how many parts are stored."""
         reply: Message = {"flushed": None, "key": list(self.attempt.key)}
         try:
-            self.attempt.flush_output()
+            if self.attempt.flush_output is not None:
+                self.attempt.flush_output()
             reply["flushed"] = 0 if self.attempt.output is None else self.attempt.output.written
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             reply["why"] = str(error)
         with suppress(OSError):
             self.child.channel.send(reply)
 
     def _conclude(self, message: Message, blobs: list[bytes]) -> None:
-        outcome: Outcome | None = None
+        outcome: outcomes.Outcome | None = None
         if message["ended"] == "outcome":
             outcome = codec.decode_outcome(message, blobs)
         elif message["ended"] == "settled":
@@ -238,10 +243,49 @@ class _ProcessRun:
         self.discard = bool(message.get("discard"))
         self.attempt.decide(outcome)
 
-    def _exit_outcome(self) -> Outcome:
-        policy, context = self.attempt.task.policy, self.attempt.context
+    def _exit_outcome(self) -> outcomes.Outcome:
+        policy, state = self.attempt.task.policy, self.attempt.handler_state
         if self.child.killed and self.attempt.stopped is not None:
-            return outcome_of(Cancelled(self.attempt.stopped), policy, context)
-        return replace(
-            exit_outcomes.process_died(self.child.status(), policy, context), traceback=self.child.faults()
-        )
+            return outcome_of(control_flow.Cancelled(self.attempt.stopped), policy, state)
+        return replace(process_died(self.child.status(), policy, state), traceback=self.child.faults())
+
+
+def process_died(status: int | None, policy: Policy, state: handler_state.HandlerState) -> outcomes.Failed:
+    """Return the failure of an attempt whose process died with the wait status *status*, or None if unknown."""
+    # The job may or may not die again; max_attempts limits its retries.
+    return _failed(describe_exit(status), failures.PROCESS_DIED, policy, state)
+
+
+def invalid_message(error: Exception, policy: Policy, state: handler_state.HandlerState) -> outcomes.Failed:
+    """Return the failure of an attempt whose process sent an invalid message, such as after memory corruption."""
+    message = f"its process sent an invalid message and was killed: {error}"
+    return _failed(message, failures.PROCESS_DIED, policy, state)
+
+
+def not_started(problem: str, policy: Policy, state: handler_state.HandlerState) -> outcomes.Failed:
+    """Return the failure of an attempt for which no process could be started."""
+    return _failed(problem, failures.ISOLATION_FAILED, policy, state)
+
+
+def _failed(message: str, reason: str, policy: Policy, state: handler_state.HandlerState) -> outcomes.Failed:
+    backoff = policy.backoff if job.row_of(state.job).backoff_json is None else None
+    return outcomes.Failed(message, reason=reason, backoff=backoff)
+
+
+def describe_exit(status: int | None) -> str:
+    """Return a description of how a process died."""
+    if status is None:
+        return "its process died, and its exit status is unknown"
+    if os.WIFSIGNALED(status):
+        return f"its process was killed by {_describe_signal(os.WTERMSIG(status))}"
+    return f"its process ended with exit code {os.waitstatus_to_exitcode(status)} before the handler had returned"
+
+
+def _describe_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        # Real-time signals have no names.
+        return f"signal {number}"
+    hint = ": by a user or program, or by the kernel (out of memory)" if number == signal.SIGKILL else ""
+    return f"signal {number} ({name}){hint}"

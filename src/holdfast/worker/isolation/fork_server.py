@@ -5,8 +5,6 @@ damage it. It forks, kills and reaps processes. When the worker dies it exits, a
 and their process groups.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select
@@ -19,10 +17,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from holdfast.worker import isolation
-from holdfast.worker.isolation import os_limits
-from holdfast.worker.isolation.channel import Channel, Message, unpack_message
-from holdfast.worker.isolation.child import IsolatedProcess
-from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
+from holdfast.worker.isolation import channel, child, os_limits, task_locator
 
 _BYTES_AT_ONCE = 1 << 16
 _DESCRIPTORS_AT_ONCE = 16
@@ -45,12 +40,12 @@ class ForkServer:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._channel = Channel(sock)
+        self._channel = channel.Channel(sock)
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
         self._children: set[int] = set()
         self._setup = self._wait_for_message()
-        self._locator = TaskLocator(self._setup)
+        self._locator = task_locator.TaskLocator(self._setup)
 
     def serve(self) -> NoReturn:
         """Import the tasks, report the result, and handle requests until the worker is gone."""
@@ -67,7 +62,7 @@ class ForkServer:
         for kind, location in self._setup["locations"].items():
             try:
                 self._locator.find(kind, location)
-            except NotFound as error:
+            except task_locator.NotFound as error:
                 missing[kind] = str(error)
         threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
         # Freeze the objects: the garbage collector of a child would write to them, which copies their shared pages.
@@ -83,7 +78,7 @@ class ForkServer:
                 self._reap_children()
             if self._socket in ready:
                 self._receive()
-            while (message := unpack_message(self._buffer)) is not None:
+            while (message := channel.unpack_message(self._buffer)) is not None:
                 self._handle_message(message, (signal_reader, signal_writer))
 
     def _install_signal_handlers(self) -> tuple[socket.socket, socket.socket]:
@@ -99,8 +94,8 @@ class ForkServer:
 
     # --- messages --------------------------------------------------------------------------------------------------
 
-    def _wait_for_message(self) -> Message:
-        while (message := unpack_message(self._buffer)) is None:
+    def _wait_for_message(self) -> channel.Message:
+        while (message := channel.unpack_message(self._buffer)) is None:
             self._receive()
         return message
 
@@ -114,7 +109,7 @@ class ForkServer:
             self._exit()
         self._buffer += data
 
-    def _handle_message(self, message: Message, own_sockets: tuple[socket.socket, ...]) -> None:
+    def _handle_message(self, message: channel.Message, own_sockets: tuple[socket.socket, ...]) -> None:
         if "fork" in message:
             self._fork(own_sockets)
         elif message["kill"] in self._children:
@@ -122,7 +117,7 @@ class ForkServer:
             with suppress(ProcessLookupError):
                 os.kill(message["kill"], signal.SIGKILL)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: channel.Message) -> None:
         try:
             self._channel.send(message)
         except OSError:
@@ -167,7 +162,7 @@ class ForkServer:
             for sock in own_sockets:
                 sock.close()
             self._channel.close()
-            IsolatedProcess(socket.socket(fileno=child_socket), fault_fd, self._locator, self._setup).serve()
+            child.IsolatedProcess(socket.socket(fileno=child_socket), fault_fd, self._locator, self._setup).serve()
             code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -1,7 +1,5 @@
 """Log records of isolated processes, which the worker's loggers handle as if its process had created them."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 

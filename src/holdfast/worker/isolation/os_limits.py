@@ -1,7 +1,5 @@
 """Operating system calls for isolation: exit with the parent, memory limit, memory usage."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

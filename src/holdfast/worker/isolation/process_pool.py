@@ -4,8 +4,6 @@ The pool reuses the most recently released process until that has run `recycle_a
 grown too much. There are at most as many processes as attempts that run at once.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue
@@ -19,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from holdfast.domain import limits
-from holdfast.domain.errors import Misconfigured
+from holdfast.domain import errors, limits
 from holdfast.worker.isolation.channel import Channel, Message
 
 log = logging.getLogger("holdfast.worker")
@@ -258,9 +255,9 @@ class Pool:
         try:
             missing = self._ready_fork_server().wait_ready()
         except ProcessUnavailable as error:
-            raise Misconfigured(str(error)) from error
+            raise errors.Misconfigured(str(error)) from error
         for kind, problem in missing.items():
-            raise Misconfigured(f"task {kind!r} cannot run isolated: {problem}")
+            raise errors.Misconfigured(f"task {kind!r} cannot run isolated: {problem}")
 
     def _ready_fork_server(self) -> ForkServerProcess:
         with self._starting:

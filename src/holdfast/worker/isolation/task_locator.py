@@ -4,8 +4,6 @@ Functions are not sent to the other process, only the names of their modules. So
 the task; a task that is declared inside a function cannot be found.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import runpy
@@ -14,9 +12,10 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from holdfast.domain.errors import Misconfigured
-from holdfast.tasks.session_tasks import BaseSessionTask
-from holdfast.tasks.task import MAIN_MODULES, AnyTask, TaskRegistry
+from holdfast.client import queue_state
+from holdfast.domain import errors
+from holdfast.tasks import definition
+from holdfast.tasks.task import MAIN_MODULES
 from holdfast.worker.isolation.channel import Message
 
 
@@ -27,30 +26,34 @@ class NotFound(Exception):  # noqa: N818
 # --- in the worker --------------------------------------------------------------------------------------------------
 
 
-def locate(task: AnyTask) -> Message:
+def locate(task: definition.TaskDefinition) -> Message:
     """Return where another process finds the task; raise `Misconfigured` if it cannot."""
     name = _name_of(task)
-    if isinstance(task, BaseSessionTask):
-        raise Misconfigured(f"task {task.kind!r} cannot run isolated: the turns of a session need the worker's store")
+    if task.is_session_task:
+        raise errors.Misconfigured(
+            f"task {task.kind!r} cannot run isolated: the turns of a session need the worker's store"
+        )
     if "<locals>" in name or "<lambda>" in name:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"task {task.kind!r} cannot run isolated: {name} is created at run time;"
             " declare it at the top level of a module"
         )
     modules = [module for module in (task.declared_in, task.function.__module__) if module]
     if "__main__" in modules and main_location() is None:
-        raise Misconfigured(
+        raise errors.Misconfigured(
             f"task {task.kind!r} cannot run isolated: it is declared in an interactive session;"
             " declare it in a module"
         )
-    included_in, queue = task._queue_reference.included_in, task._queue_reference.known
-    if included_in is not None and queue is not None and (queue._state.middleware or queue._state.codec is not None):
-        # The module of a collection need not import the queue, whose middleware and codec the other process needs.
-        modules.append(included_in)
+    included_in, queue = task.queue_reference.included_in, task.queue_reference.known
+    if included_in is not None and queue is not None:
+        state = queue_state.state_of(queue)
+        if state.middleware or state.codec is not None:
+            # The module of a collection need not import the queue, whose middleware and codec are needed too.
+            modules.append(included_in)
     return {"modules": list(dict.fromkeys(modules)), "name": name, "policy": repr(task.policy)}
 
 
-def _name_of(task: AnyTask) -> str:
+def _name_of(task: definition.TaskDefinition) -> str:
     function: Any = task.function
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
@@ -80,9 +83,9 @@ class TaskLocator:
         sys.path[:] = import_environment["path"]
         sys.argv[:] = import_environment["arguments"]
         self._main: Message | None = import_environment["main"]
-        self._found: dict[tuple[str, str], AnyTask] = {}
+        self._found: dict[tuple[str, str], definition.TaskDefinition] = {}
 
-    def find(self, kind: str, location: Message) -> AnyTask:
+    def find(self, kind: str, location: Message) -> definition.TaskDefinition:
         """Return the task; raise `NotFound` with the reason if it cannot be found."""
         key = (kind, location["name"])
         found = self._found.get(key)
@@ -115,8 +118,10 @@ class TaskLocator:
         sys.modules["__main__"] = sys.modules["__mp_main__"] = ours
 
 
-def _find_declared(kind: str, location: Message) -> AnyTask:
-    found = [task for task in TaskRegistry.find_in_process(kind) if _same_name(_name_of(task), location["name"])]
+def _find_declared(kind: str, location: Message) -> definition.TaskDefinition:
+    found = [
+        task for task in definition.TaskTable.find_in_process(kind) if _same_name(_name_of(task), location["name"])
+    ]
     if not found:
         modules = " and ".join(map(repr, location["modules"]))
         raise NotFound(

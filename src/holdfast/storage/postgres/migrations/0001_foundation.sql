@@ -22,8 +22,8 @@ begin
 end
 $$;
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, and the
--- identity of this store, to detect a connection to another one.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the
+-- position of the webhook dispatcher, and the identity of this store, to detect a connection to another one.
 create table holdfast.meta (
     name  text collate "C" primary key,
     value text not null
@@ -32,7 +32,9 @@ create table holdfast.meta (
 insert into holdfast.meta (name, value) values
     ('code_version_min', '0.1.0'),
     ('routing_version', '0'),
+    ('edges', '0'),
     ('event_horizon', '0-0'),
+    ('webhook_position', '0-0 0 '),
     ('identity', gen_random_uuid()::text);
 
 -- Lock dedupe keys and chosen ids, each as a number, until the transaction ends. Every call locks them in order, so
@@ -122,6 +124,94 @@ create table holdfast.token (
     last_used_at_ms bigint,
     revoked_at_ms   bigint
 );
+
+-- Webhooks: endpoints, which events are delivered to them, the secrets that sign deliveries, and whether the endpoint
+-- is closed. Types, kinds, lanes, tags, secrets and the places of sending processes are JSON.
+create table holdfast.webhook (
+    id                 text collate "C" primary key,
+    url                text not null,
+    tenant             text,
+    types              text not null,
+    kinds              text,
+    lanes              text,
+    tags               text not null,
+    include_results    integer not null,
+    concurrency        integer not null,
+    per_job            integer not null,
+    state              text not null check (state in ('active', 'disabled')),
+    reason             text,
+    created_at_ms      bigint not null,
+    since_ms           bigint not null,
+    last_success_at_ms bigint,
+    failing_since_ms   bigint,
+    closed_until_ms    bigint,
+    last_answer        text,
+    secrets            text not null,
+    closings           integer not null,
+    probe_until_ms     bigint,
+    places             text not null
+);
+
+-- The URLs to which jobs send their events. A row is deleted after its job, once all its events have been read.
+create table holdfast.webhook_job (
+    job_id text collate "C" primary key,
+    url    text not null
+);
+
+-- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+create table holdfast.wake (
+    wake   bigint primary key generated always as identity,
+    at_ms  bigint not null,
+    number bigint not null,
+    target text not null check (target in ('schedule', 'child', 'parent'))
+) with (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+create index wake_at on holdfast.wake (at_ms);
+create index wake_target on holdfast.wake (target, number);
+
+-- Schedules. Each that is not paused has one wake row, at its next tick. Options and the next ticks are JSON.
+create table holdfast.schedule (
+    number         bigint primary key generated always as identity,
+    every_ms       bigint,
+    last_at_ms     bigint not null,
+    last_tick_ms   bigint,
+    set_at_ms      bigint not null,
+    declared_at_ms bigint,
+    paused         smallint not null,
+    tenant         text collate "C" not null,
+    name           text collate "C" not null,
+    kind           text not null,
+    payload        text not null,
+    options        text not null,
+    cron           text,
+    zone           text not null,
+    missed         text not null check (missed in ('one', 'skip')),
+    overlap        text not null check (overlap in ('allow', 'skip')),
+    owner          text,
+    ticks          text not null,
+    last_job_id    text,
+    problem        text,
+    unique (tenant, name)
+) with (fillfactor = 50);
+
+-- Dependencies: the child runs after the parent has ended. `ended` is the number of the state in which it has, once the
+-- child was told. A job with `awaited` appends a wake row when it ends.
+create table holdfast.edge (
+    child     bigint not null,
+    parent    bigint not null,
+    place     integer not null,
+    ended     smallint,
+    on_failed text not null check (on_failed in ('cancel', 'run')),
+    primary key (child, parent)
+);
+create index edge_parent on holdfast.edge (parent, child);
+create index edge_pending on holdfast.edge (child)
+    where ended is null;
+create index edge_waiting on holdfast.edge (parent, child)
+    where ended is null;
 
 -- What operators did, on the command line and over HTTP.
 create table holdfast.audit (
@@ -221,6 +311,7 @@ create table holdfast.job (
     unacknowledged    smallint not null default 0,
     suspect           smallint not null default 0,
     record_all        smallint not null,
+    awaited           smallint not null default 0,
     id                text collate "C" not null unique,
     state             text collate "C" not null,
     tenant            text collate "C" not null,
@@ -234,6 +325,8 @@ create table holdfast.job (
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
     digest            text,
+    parent            text collate "C",
+    root              text collate "C",
     entry             text collate "C",
     phase             text collate "C",
     backoff           text collate "C",
@@ -255,12 +348,20 @@ create table holdfast.job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Store one plain job, due at once, if the routing table still has the caller's version. It is a function so that its
--- plan is cached even if the call has literals instead of parameters.
+-- The tags of jobs, for filters. Jobs without tags have no rows.
+create table holdfast.tag (
+    seq   bigint not null,
+    tag   text collate "C" not null,
+    value text collate "C" not null,
+    primary key (tag, value, seq)
+);
+
+-- Store one plain job, due at once, if the routing table still has the caller's version. This function and the other
+-- plain forms are whole transactions: a call sends nothing before it, so they set what `begin_ms` sets.
 create function holdfast.job_store(
     known_version text, clock_ms bigint, route integer, id text, tenant text, fair_key text, priority integer, affinity text,
     payload text, headers text, tags text, max_attempts integer, backoff text, out seq bigint, out now_ms bigint
-) language plpgsql volatile as
+) language plpgsql volatile set lock_timeout = '10s' as
 $$
 begin
     if holdfast.routing_version(true) = known_version then
@@ -273,6 +374,9 @@ begin
             route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
             now_ms, now_ms, max_attempts, backoff, 0, 0
         );
+        if tags <> '{}' then
+            insert into holdfast.tag (tag, value, seq) select o.key, o.value, seq from json_each_text(tags::json) o;
+        end if;
     end if;
 end
 $$;
@@ -309,15 +413,19 @@ create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
 
 -- Waiting jobs with a deadline.
 create index job_deadline on holdfast.job (deadline_at_ms)
-    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
+    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready');
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index job_dedupe on holdfast.job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
+    where dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running');
 create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state = 'blocked';
 create index job_predecessor on holdfast.job (predecessor)
     where state = 'blocked';
+
+-- Jobs that have a parent, by the first job of their tree; others are not in this index.
+create index job_root on holdfast.job (root)
+    where root is not null;
 
 -- Finished jobs by finish time, for lists and retention.
 create index job_finished on holdfast.job (state, finished_at_ms, seq)
@@ -394,6 +502,24 @@ create index session_message_id_seq on holdfast.session_message_id (seq);
 create index session_message_id_deleted on holdfast.session_message_id (deleted_at_ms)
     where deleted_at_ms is not null;
 
+-- Dedupe keys that are kept for a period, each with its first job. A row outlives its job and then records when the job
+-- was deleted. Rows whose period has passed are deleted by maintenance.
+create table holdfast.kept_key (
+    until_ms       bigint not null,
+    seq            bigint not null,
+    enqueued_at_ms bigint not null,
+    deleted_at_ms  bigint,
+    route          integer not null,
+    tenant         text collate "C" not null,
+    dedupe_kind    text collate "C" not null,
+    dedupe_key     text collate "C" not null,
+    id             text collate "C" not null,
+    state          text collate "C",
+    primary key (tenant, dedupe_kind, dedupe_key)
+);
+create index kept_key_until on holdfast.kept_key (until_ms);
+create index kept_key_seq on holdfast.kept_key (seq);
+
 -- A job as the code reads it: columns in the order of its fields.
 create view holdfast.job_row as
 select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity,
@@ -403,7 +529,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j
        j.lease_until_ms, j.claim_index, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
-       j.digest, j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count
+       j.digest, j.parent, j.root, j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r;
 
@@ -498,3 +624,459 @@ create table holdfast.event (
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.1
 );
+
+-- Counts changes that make jobs ready whose due time has long passed, so that claims skip no such job. A transaction
+-- counts before it writes, when it has its number.
+create sequence holdfast.backdated;
+
+-- The plain forms of claims and of what attempts write. Their names carry a version, so that code of two versions can
+-- use one schema. A call is one message of up to three functions in one transaction: the guard, settlements, a claim.
+-- If the guard refuses, the functions after it do nothing; if a lease is lost, all is rolled back.
+
+-- Hold the routing table and check that a plain form may claim: the caller knows the newest routing, no claim has the
+-- chosen token, no wake row is due, and no job is due, expired or late after the times up to which none was.
+create function holdfast.plain_guard_1(
+    known_version text, clock_ms bigint, lease_clock_ms bigint, wall_low bigint, lease_low bigint, of_worker text,
+    chosen_token text, examines boolean, out refused text, out wall_ms bigint, out lease_ms bigint, out oldest_open bigint,
+    out next_transaction bigint, out backdated bigint
+) language plpgsql volatile
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
+    set plan_cache_mode = force_generic_plan as
+$$
+begin
+    wall_ms := coalesce(clock_ms, holdfast.clock_ms());
+    lease_ms := coalesce(lease_clock_ms, wall_ms);
+    if chosen_token is not null then
+        perform pg_advisory_xact_lock('holdfast.job'::regclass::oid::integer,
+                                      hashtext(concat_ws(chr(10), of_worker, chosen_token)));
+    end if;
+    if holdfast.routing_version(true) <> known_version then
+        refused := 'routing';
+    elsif chosen_token is not null and exists (
+        select 1 from holdfast.job j
+         where j.state = 'running' and j.worker is not null and j.worker = of_worker and j.lease_token = chosen_token
+    ) then
+        refused := 'token';
+    elsif holdfast.is_due_1(wall_low, wall_low, wall_ms, lease_low, lease_ms) then
+        refused := 'due';
+    end if;
+    -- Transactions before the oldest open one have ended, and those from the next one on have not begun.
+    select pg_snapshot_xmin(s.snapshot)::text::bigint, pg_snapshot_xmax(s.snapshot)::text::bigint
+      into oldest_open, next_transaction from pg_current_snapshot() as s (snapshot);
+    if examines then
+        -- Of transactions that are open for long, only those matter that hold the routing table, as every one does that
+        -- makes jobs ready. The server shows the low half of their numbers.
+        oldest_open := (
+            select coalesce(min(next_transaction - ((next_transaction - t.transactionid::text::bigint) & 4294967295)),
+                            next_transaction)
+              from pg_locks h
+              join pg_locks t on t.pid = h.pid and t.locktype = 'transactionid' and t.mode = 'ExclusiveLock'
+             where h.locktype = 'advisory' and h.granted and h.objid = 1
+               and h.classid = 'holdfast.meta'::regclass::oid
+        );
+    end if;
+    backdated := coalesce(pg_sequence_last_value('holdfast.backdated'::regclass), 0);
+    if refused is not null then
+        perform set_config('holdfast_plain.form', 'off', true);
+    end if;
+end
+$$;
+
+-- Whether a job is due, expired or late after the times up to which none was, or a wake row is due.
+create function holdfast.is_due_1(
+    wall_low bigint, deadline_low bigint, wall_ms bigint, lease_low bigint, lease_ms bigint
+) returns boolean language plpgsql volatile as
+$$
+begin
+    return exists (select 1 from holdfast.job j
+                    where j.state = 'scheduled' and j.due_at_ms > wall_low and j.due_at_ms <= wall_ms)
+        or exists (select 1 from holdfast.job j
+                    where j.state = 'running' and j.lease_until_ms > lease_low and j.lease_until_ms <= lease_ms)
+        or exists (select 1 from holdfast.job j
+                    where j.deadline_at_ms is not null and j.state in ('scheduled', 'blocked', 'dependent', 'ready')
+                      and j.deadline_at_ms > deadline_low and j.deadline_at_ms <= wall_ms)
+        or exists (select 1 from holdfast.wake w where w.at_ms <= wall_ms);
+end
+$$;
+
+-- Finish jobs as done whose leases are held, with their events and wake rows, and acknowledge claims; roll back if a
+-- lease is lost.
+create function holdfast.settle_1(
+    clock_ms bigint, lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], results text[],
+    started_seqs bigint[], started_epochs integer[], started_tokens text[]
+) returns table (
+    wall_ms bigint, seq bigint, priority integer, phase text, percent double precision, cancel_requested smallint,
+    event_count integer
+) language plpgsql volatile
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
+    set plan_cache_mode = force_generic_plan as
+$$
+#variable_conflict use_column
+declare
+    now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
+    finished integer;
+begin
+    if current_setting('holdfast_plain.form', true) = 'off' then
+        return;
+    end if;
+    return query
+    with ended as (
+        update holdfast.job j
+           set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
+               finished_at_ms = now_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+               failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+          from unnest(seqs, epochs, tokens, results) as h (seq, epoch, lease_token, result)
+         where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+           and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
+     returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited
+    ),
+    events as (
+        insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
+        select 'done', now_ms, e.id, e.event_count, e.route, e.tenant, e.tags, 'done', e.attempt, e.epoch, e.worker
+          from ended e
+         order by e.seq
+    ),
+    wakes as (
+        insert into holdfast.wake (at_ms, target, number)
+        select now_ms, 'parent', e.seq from ended e where e.awaited = 1
+    )
+    select now_ms, e.seq, e.priority, e.phase, e.percent, e.cancel_requested, e.event_count from ended e;
+    get diagnostics finished = row_count;
+    if finished <> cardinality(seqs) then
+        raise exception 'a lease is lost' using errcode = 'HF001';
+    end if;
+    if cardinality(started_seqs) > 0 then
+        update holdfast.job j set unacknowledged = 0
+          from unnest(started_seqs, started_epochs, started_tokens) as s (seq, epoch, lease_token)
+         where j.seq = s.seq and j.epoch = s.epoch and j.lease_token = s.lease_token
+           and coalesce(j.state, '') = 'running'
+           and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms());
+    end if;
+end
+$$;
+
+-- Extend leases that are held, write their progress and acknowledge them; roll back if one is lost.
+create function holdfast.heartbeat_1(
+    lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], lengths bigint[], acknowledges smallint[],
+    phases text[], percents double precision[]
+) returns table (seq bigint, lease_until_ms bigint, cancel_requested smallint) language plpgsql volatile
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
+    set plan_cache_mode = force_generic_plan as
+$$
+#variable_conflict use_column
+declare
+    extended integer;
+begin
+    return query
+    update holdfast.job j
+       set lease_until_ms = greatest(j.lease_until_ms, coalesce(lease_clock_ms, holdfast.clock_ms()) + h.length),
+           unacknowledged = case when h.acknowledges = 1 then 0 else j.unacknowledged end,
+           phase = coalesce(h.phase, j.phase), percent = coalesce(h.percent, j.percent)
+      from unnest(seqs, epochs, tokens, lengths, acknowledges, phases, percents)
+           as h (seq, epoch, lease_token, length, acknowledges, phase, percent)
+     where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+       and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
+    returning j.seq, j.lease_until_ms, j.cancel_requested;
+    get diagnostics extended = row_count;
+    if extended <> cardinality(seqs) then
+        raise exception 'a lease is lost' using errcode = 'HF001';
+    end if;
+end
+$$;
+
+-- For each route: its highest priority with ready jobs, and the first and last fair_key there, from scan positions on.
+-- With *all_keys* a scan position is one of its fair_key only, and those before it are looked at too.
+create function holdfast.ready_tops_1(
+    routes integer[], mark_priorities integer[], mark_keys text[], mark_dues bigint[], mark_seqs bigint[],
+    all_keys boolean
+) returns table (route integer, priority integer, first_key text, last_key text) language sql stable as
+$$
+with found as materialized (
+    select m.*, coalesce(
+             (select j.priority from holdfast.job j
+               where j.state = 'ready' and j.route = m.route and j.priority > m.priority
+               order by j.priority desc limit 1),
+             (select j.priority from holdfast.job j
+               where all_keys and j.state = 'ready' and j.route = m.route and j.priority = m.priority
+                 and j.fair_key < m.fair_key
+               order by j.fair_key limit 1),
+             (select j.priority from holdfast.job j
+               where j.state = 'ready' and j.route = m.route and j.priority = m.priority
+                 and (j.fair_key, j.due_at_ms, j.seq) >= (m.fair_key, m.due_at_ms, m.seq)
+               order by j.fair_key, j.due_at_ms, j.seq limit 1),
+             (select j.priority from holdfast.job j
+               where j.state = 'ready' and j.route = m.route and j.priority < coalesce(m.priority, 2147483647)
+               order by j.priority desc limit 1)
+           ) as top
+      from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs) as m (route, priority, fair_key, due_at_ms, seq)
+)
+select f.route, f.top,
+       least((select j.fair_key from holdfast.job j
+         where all_keys and j.state = 'ready' and j.route = f.route and j.priority = f.top and f.top = f.priority
+           and j.fair_key < f.fair_key
+         order by j.fair_key limit 1),
+       (select j.fair_key from holdfast.job j
+         where j.state = 'ready' and j.route = f.route and j.priority = f.top
+           and (j.fair_key, j.due_at_ms, j.seq) >= (case when f.top = f.priority then f.fair_key else '' end,
+                                                    case when f.top = f.priority then f.due_at_ms else -1 end,
+                                                    case when f.top = f.priority then f.seq else -1 end)
+         order by j.fair_key, j.due_at_ms, j.seq limit 1)),
+       (select j.fair_key from holdfast.job j
+         where j.state = 'ready' and j.route = f.route and j.priority = f.top
+         order by j.fair_key desc limit 1)
+  from found f
+ where f.top is not null;
+$$;
+
+-- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
+-- around, at most so many of them.
+create function holdfast.ready_fair_keys_1(routes integer[], at_priority integer, last_key text, maximum integer)
+returns table (route integer, fair_key text) language sql stable as
+$$
+with recursive
+later (route, fair_key, depth) as (
+    select r.route, (select j.fair_key from holdfast.job j
+                      where j.state = 'ready' and j.route = r.route and j.priority = at_priority
+                        and j.fair_key > coalesce(last_key, '')
+                      order by j.fair_key limit 1), 1
+      from unnest(routes) as r (route)
+    union all
+    select l.route, (select j.fair_key from holdfast.job j
+                      where j.state = 'ready' and j.route = l.route and j.priority = at_priority
+                        and j.fair_key > l.fair_key
+                      order by j.fair_key limit 1), l.depth + 1
+      from later l where l.fair_key is not null and l.depth < maximum
+),
+earlier (route, fair_key, depth) as (
+    select r.route, (select j.fair_key from holdfast.job j
+                      where j.state = 'ready' and j.route = r.route and j.priority = at_priority
+                      order by j.fair_key limit 1), 1
+      from unnest(routes) as r (route)
+    union all
+    select e.route, (select j.fair_key from holdfast.job j
+                      where j.state = 'ready' and j.route = e.route and j.priority = at_priority
+                        and j.fair_key > e.fair_key
+                      order by j.fair_key limit 1), e.depth + 1
+      from earlier e where e.fair_key <= coalesce(last_key, '') and e.depth < maximum
+),
+found (route, fair_key) as (
+    select l.route, l.fair_key from later l where l.fair_key is not null
+    union all
+    select e.route, e.fair_key from earlier e where e.fair_key <= coalesce(last_key, '')
+)
+select f.route, f.fair_key
+  from found f
+  join (select n.fair_key from found n group by n.fair_key
+         order by last_key is not null and n.fair_key <= last_key, n.fair_key limit maximum) reached on reached.fair_key = f.fair_key;
+$$;
+
+-- Claim ready jobs, level by level, tenants in turn, and return them, then a row with the number 0. Its state is
+-- `refused` if nothing was written because the full form has to do it; its fair_key is that of the first level, if it
+-- has only one. Locked jobs are skipped; if there are no others, the full form looks further.
+create function holdfast.claim_1(
+    clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
+    by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
+    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
+    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint
+) returns setof holdfast.job language plpgsql volatile
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
+    set plan_cache_mode = force_generic_plan as
+$$
+#variable_conflict use_column
+declare
+    now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
+    lease_now constant bigint := coalesce(lease_clock_ms, now_ms);
+    marked boolean := cardinality(array_remove(mark_priorities, null)) > 0;
+    header holdfast.job;
+    level_priority integer;
+    level_routes integer[];
+    only_key text;
+    many_keys boolean;
+    low_due bigint;
+    low_seq bigint;
+    last_key text;
+    served_key text;
+    level_scope text;
+    key_routes integer[];
+    keys text[];
+    room integer;
+    chosen bigint[];
+    picked bigint[];
+    recorded boolean;
+    taken integer := 0;
+begin
+    header.seq := 0;
+    header.state := 'claimed';
+    header.started_at_ms := now_ms;
+    if current_setting('holdfast_plain.form', true) = 'off' then
+        header.state := 'refused';
+        return next header;
+        return;
+    end if;
+    if floor_backdated is distinct from coalesce(pg_sequence_last_value('holdfast.backdated'::regclass), 0) then
+        floor_priorities := array_fill(null::integer, array[cardinality(routes)]);
+    end if;
+    if not marked then
+        mark_priorities := floor_priorities;
+        mark_keys := floor_keys;
+        mark_dues := floor_dues;
+        mark_seqs := floor_seqs;
+    end if;
+    while taken < jobs_max loop
+        select t.priority, array_agg(t.route), min(t.first_key), min(t.first_key) <> max(t.last_key)
+          into level_priority, level_routes, only_key, many_keys
+          from holdfast.ready_tops_1(routes, mark_priorities, mark_keys, mark_dues, mark_seqs, not marked) t
+         group by t.priority
+         order by t.priority desc
+         limit 1;
+        room := jobs_max - taken;
+        chosen := null;
+        picked := null;
+        if level_priority is not null then
+            level_scope := scope_prefix || level_priority;
+            last_key := (select f.fair_key from holdfast.fair_key f where f.scope = level_scope);
+            if taken = 0 then
+                header.fair_key := case when many_keys then null else only_key end;
+            end if;
+            if cardinality(level_routes) = 1 and not many_keys then
+                select m.due_at_ms, m.seq into low_due, low_seq
+                  from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
+                       as m (route, priority, fair_key, due_at_ms, seq)
+                 where m.route = level_routes[1] and m.priority = level_priority and m.fair_key = only_key;
+                select array_agg(s.seq order by s.due_at_ms, s.seq), bool_or(s.record_all = 1) into picked, recorded
+                  from (select j.seq, j.due_at_ms, j.record_all from holdfast.job j
+                         where j.state = 'ready' and j.route = level_routes[1] and j.priority = level_priority
+                           and j.fair_key = only_key
+                           and (j.due_at_ms, j.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                         order by j.due_at_ms, j.seq
+                         limit room
+                           for update of j skip locked) s;
+                chosen := picked;
+            else
+                if many_keys then
+                    select array_agg(k.route), array_agg(k.fair_key) into key_routes, keys
+                      from holdfast.ready_fair_keys_1(level_routes, level_priority, last_key, room) k;
+                else
+                    key_routes := level_routes;
+                    keys := array_fill(only_key, array[cardinality(level_routes)]);
+                end if;
+                -- The first jobs of each fair_key in turn; those after the window are left for the next round.
+                with spread as materialized (
+                    select ceil(room::numeric / count(distinct k.fair_key))::integer as jobs
+                      from unnest(keys) as k (fair_key)
+                ),
+                heads as (
+                    select h.seq, k.fair_key,
+                           row_number() over (partition by k.fair_key order by h.due_at_ms, h.seq) as turn
+                      from unnest(key_routes, keys) as k (route, fair_key)
+                      left join unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
+                                as m (route, priority, fair_key, due_at_ms, seq)
+                             on m.route = k.route and m.priority = level_priority and m.fair_key = k.fair_key
+                     cross join lateral (
+                        select j.seq, j.due_at_ms from holdfast.job j
+                         where j.state = 'ready' and j.route = k.route and j.priority = level_priority
+                           and j.fair_key = k.fair_key
+                           and (j.due_at_ms, j.seq) >= (coalesce(m.due_at_ms, -1), coalesce(m.seq, -1))
+                         order by j.due_at_ms, j.seq limit (select jobs from spread)
+                     ) h
+                ),
+                first as (
+                    select h.seq, h.turn, h.fair_key from heads h
+                     where h.turn <= (select jobs from spread)
+                     order by h.turn, last_key is not null and h.fair_key <= last_key, h.fair_key
+                     limit room
+                )
+                select array_agg(f.seq order by f.turn, last_key is not null and f.fair_key <= last_key, f.fair_key)
+                  into chosen from first f;
+                select array_agg(l.seq order by array_position(chosen, l.seq)), bool_or(l.record_all = 1)
+                  into picked, recorded
+                  from (select j.seq, j.record_all from holdfast.job j
+                         where j.seq = any (chosen) and coalesce(j.state, '') = 'ready'
+                           and j.priority = level_priority
+                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                           for update of j skip locked) l;
+            end if;
+        end if;
+        if marked and (picked is null or cardinality(picked) < room) then
+            -- Fewer than requested: look again, from where no job can be any more.
+            marked := false;
+            mark_priorities := floor_priorities;
+            mark_keys := floor_keys;
+            mark_dues := floor_dues;
+            mark_seqs := floor_seqs;
+            continue;
+        end if;
+        if taken = 0 and (picked is null or cardinality(picked) < room) and cardinality(level_routes) = 1
+           and not many_keys then
+            -- The first ready job, also if it is locked.
+            header.due_at_ms := (
+                select j.due_at_ms from holdfast.job j
+                 where j.state = 'ready' and j.route = level_routes[1] and j.priority = level_priority
+                   and j.fair_key = only_key
+                   and (j.due_at_ms, j.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                 order by j.due_at_ms, j.seq limit 1);
+        end if;
+        if taken = 0 and (picked is null or cardinality(picked) < room)
+           and (picked is null and level_priority is not null or holdfast.is_due_1(wall_floor, -1, now_ms, lease_floor, lease_now)) then
+            header.state := 'refused';
+            exit;
+        end if;
+        exit when picked is null;
+        return query
+        update holdfast.job j
+           set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
+               event_count = j.event_count + j.record_all, claim_index = taken + p.ordinal::integer - 1,
+               worker = by_worker, incarnation = by_incarnation, lease_token = by_token,
+               lease_until_ms = lease_now + lease_length, started_at_ms = now_ms,
+               outcome = null, settle_digest = null, phase = null, percent = null,
+               unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
+          from unnest(picked) with ordinality as p (seq, ordinal)
+         where j.seq = p.seq
+        returning j.*;
+        if recorded then
+            insert into holdfast.event (
+                name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
+            )
+            select 'claimed', now_ms, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch,
+                   j.worker, j.failure_class, j.failure_reason
+              from unnest(picked) with ordinality as p (seq, ordinal)
+              join holdfast.job j on j.seq = p.seq and j.record_all = 1
+             order by p.ordinal;
+        end if;
+        if many_keys then
+            served_key := (select j.fair_key from holdfast.job j where j.seq = picked[cardinality(picked)]);
+        else
+            served_key := only_key;
+        end if;
+        if last_key is distinct from served_key then
+            perform holdfast.serve_fair_key_1(level_scope, served_key, now_ms, last_key is null);
+        end if;
+        taken := taken + cardinality(picked);
+        -- Others hold the rest of the chosen jobs.
+        exit when cardinality(picked) < cardinality(chosen);
+    end loop;
+    return next header;
+end
+$$;
+
+-- Store the fair_key served last in a scope, unless another transaction is writing it; it is only a hint. A new scope
+-- displaces the one that was used least recently.
+create function holdfast.serve_fair_key_1(of_scope text, served text, now_ms bigint, is_new boolean) returns void
+language plpgsql volatile as
+$$
+begin
+    perform 1 from holdfast.fair_key f where f.scope = of_scope for update skip locked;
+    if found then
+        update holdfast.fair_key f set fair_key = served, used_at_ms = now_ms where f.scope = of_scope;
+    elsif is_new then
+        insert into holdfast.fair_key (scope, fair_key, used_at_ms) values (of_scope, served, now_ms)
+        on conflict (scope) do nothing;
+        delete from holdfast.fair_key
+         where scope in (select scope from holdfast.fair_key
+                          order by used_at_ms desc offset 1000
+                            for update skip locked);
+    end if;
+end
+$$;

@@ -1,15 +1,17 @@
 -- Claiming: the header that every claim reads first, leases, exclusive workers, fairness positions.
 
 -- name: claim_header
--- Read the routing version, and whether any job is due, expired or late after the times up to which none was.
+-- Read the routing version, whether any job is due, expired or late after the times up to which none was, and whether a
+-- wake row is due.
 select (select holdfast.routing_version(false /* lock: or true */)),
        exists (select 1 from holdfast.job
                 where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= %(wall_now)s),
        exists (select 1 from holdfast.job
                 where state = 'running' and lease_until_ms > %(lease_low)s and lease_until_ms <= %(lease_now)s),
        exists (select 1 from holdfast.job
-                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
-                  and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s);
+                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready')
+                  and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s),
+       exists (select 1 from holdfast.wake where at_ms <= %(wall_now)s);
 
 -- name: claim_lock_token
 -- Wait until an earlier send of the same claim that is still in flight has ended.
@@ -88,3 +90,21 @@ select * from holdfast.job_row
  order by seq
  limit %(limit)s
 /* lock: for update */;
+
+-- name: plain_claim
+-- Claim ready jobs in claim order; the last row says whether the full form has to do it.
+select /* leased columns */, j.state, j.started_at_ms
+  from holdfast.claim_1(
+    %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
+    %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
+    %(floor_priorities)s, %(floor_fair_keys)s, %(floor_dues)s, %(floor_seqs)s, %(floor_backdated)s,
+    %(wall_floor)s, %(lease_floor)s
+  ) j;
+
+-- name: plain_guard
+-- Check that a claim can be plain.
+select refused, wall_ms, lease_ms, oldest_open, next_transaction, backdated
+  from holdfast.plain_guard_1(
+    %(version)s, %(clock_ms)s, %(lease_clock_ms)s, %(wall_low)s, %(lease_low)s, %(worker)s, %(chosen_token)s,
+    %(examines)s
+  );

@@ -2,23 +2,16 @@
 
 -- name: enqueue_header
 -- Lock the keys of the new jobs, read the routing version and draw the next numbers in enqueue order, which are never
--- reused.
+-- reused. The transaction gets its number before it reads the time at which its jobs are due: see `ready_backdate`.
 select (select holdfast.routing_version(false /* lock: or true */, %(keys)s::integer[])),
-       array(select nextval('holdfast.job_seq') from generate_series(1, %(count)s::integer));
-
--- name: job_copy
--- Store many new jobs that no other call can refer to: new ids, no dedupe keys.
-copy holdfast.job (
-    route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
-    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
-    dedupe_key, dedupe_kind, predecessor, digest, record_all, event_count
-) from stdin;
+       array(select nextval('holdfast.job_seq') from generate_series(1, %(count)s::integer)
+              where pg_current_xact_id() is not null);
 
 -- name: job_dedupe_holder
 -- Read and lock the unfinished job that holds a dedupe key.
 select * from holdfast.job_row
  where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
-   and dedupe_key is not null and state in ('scheduled', 'ready', 'running')
+   and dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running')
 /* lock: for update */;
 
 -- name: job_dedupe_successor
@@ -33,22 +26,33 @@ select * from holdfast.job_row
 insert into holdfast.job (
     route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
-    dedupe_key, dedupe_kind, predecessor, digest, record_all, event_count
+    dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
 )
 select * from unnest(
     %(c0)s::integer[], %(c1)s::bigint[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[],
     %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::text[], %(c11)s::bigint[],
     %(c12)s::bigint[], %(c13)s::bigint[], %(c14)s::integer[], %(c15)s::text[], %(c16)s::text[], %(c17)s::text[],
-    %(c18)s::bigint[], %(c19)s::text[], %(c20)s::smallint[], %(c21)s::integer[]
+    %(c18)s::bigint[], %(c19)s::text[], %(c20)s::text[], %(c21)s::text[], %(c22)s::smallint[], %(c23)s::integer[]
 )
 on conflict do nothing;
 
 -- name: job_insert_plain
 -- Store one plain job if the routing table still has the caller's version; otherwise return no number.
 select seq, now_ms from holdfast.job_store(
-    %(version)s, %(now)s, %(route)s, %(id)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
+    %(version)s, %(clock_ms)s, %(route)s, %(id)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
     %(payload)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
 );
+
+-- name: job_insert_plain_many
+-- Store plain jobs that differ only in number, id and payload.
+insert into holdfast.job (
+    seq, id, payload, route, state, tenant, fair_key, priority, affinity, headers, tags,
+    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff, record_all, event_count
+)
+select n.seq, n.id, n.payload, %(route)s::integer, %(state)s::text, %(tenant)s::text, %(fair_key)s::text,
+       %(priority)s::integer, %(affinity)s::text, %(headers)s::text, %(tags)s::text, %(enqueued_at_ms)s::bigint,
+       %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(max_attempts)s::integer, %(backoff)s::text, 0, 0
+  from unnest(%(seqs)s::bigint[], %(ids)s::text[], %(payloads)s::text[]) as n (seq, id, payload);
 
 -- name: job_payload_write
 -- Replace the payload, headers and tags of a job.
@@ -74,12 +78,50 @@ select * from holdfast.job_row
      cross join lateral (
         select seq from holdfast.job
          where tenant = m.tenant and dedupe_kind = m.dedupe_kind and dedupe_key = m.dedupe_key
-           and dedupe_key is not null and state in ('scheduled', 'ready', 'running')
+           and dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running')
          limit 1
      ) j
  ))
  order by seq
 /* lock: for update */;
+
+-- name: kept_key_write
+-- Keep dedupe keys for new jobs, unless another job keeps the key; the row count reveals it.
+insert into holdfast.kept_key as k (
+    tenant, dedupe_kind, dedupe_key, until_ms, seq, id, route, enqueued_at_ms
+)
+select * from unnest(
+    %(c0)s::text[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::bigint[], %(c5)s::text[],
+    %(c6)s::integer[], %(c7)s::bigint[]
+)
+on conflict (tenant, dedupe_kind, dedupe_key) do update
+   set until_ms = excluded.until_ms, seq = excluded.seq, id = excluded.id, route = excluded.route,
+       enqueued_at_ms = excluded.enqueued_at_ms, state = null, deleted_at_ms = null
+ where k.until_ms <= excluded.enqueued_at_ms;
+
+-- name: kept_keys
+-- Read the first jobs of dedupe keys that are kept, as the keys describe them. The locks let these jobs be deleted only
+-- before, and then the keys say so, or after this transaction.
+select k.tenant, k.dedupe_kind, k.dedupe_key, k.seq, k.id, k.state, r.kind, r.lane, r.requires, k.enqueued_at_ms,
+       k.deleted_at_ms
+  from unnest(%(matches_0)s::text[], %(matches_1)s::text[], %(matches_2)s::text[])
+       as m (tenant, dedupe_kind, dedupe_key)
+  join holdfast.kept_key k on k.tenant = m.tenant and k.dedupe_kind = m.dedupe_kind and k.dedupe_key = m.dedupe_key
+   and k.until_ms > %(now)s
+  join holdfast.route r on r.route = k.route
+ order by k.tenant, k.dedupe_kind, k.dedupe_key
+/* lock: for update of k */;
+
+-- name: kept_keys_delete
+-- Delete some dedupe keys whose period has passed, earliest first.
+delete from holdfast.kept_key
+ where (tenant, dedupe_kind, dedupe_key) in (select tenant, dedupe_kind, dedupe_key from holdfast.kept_key
+                                              where until_ms <= %(now)s order by until_ms limit %(limit)s
+                                              for update skip locked);
+
+-- name: kept_keys_mark_deleted
+-- Record the final state and deletion time of jobs that are about to be deleted and whose keys outlive them.
+update holdfast.kept_key set state = %(state)s, deleted_at_ms = %(now)s where seq = any (%(seqs)s::bigint[]);
 
 -- name: keys_lock
 -- Lock these keys until the transaction ends, waiting for transactions that hold them.
@@ -89,3 +131,22 @@ select holdfast.hold_keys(%(keys)s::integer[]);
 -- Read the dedupe keys of jobs, by their ids, without locking them.
 select tenant, dedupe_kind, dedupe_key from holdfast.job
  where id = any (%(ids)s::text[]) and dedupe_key is not null;
+
+-- name: tags_delete
+-- Delete the tags of jobs that are about to be changed or deleted. The limit keeps the planner from scanning the table.
+delete from holdfast.tag
+ where ctid = any (array(
+    select t.ctid from holdfast.job j
+     cross join lateral json_each_text(j.tags::json) o
+     cross join lateral (
+        select ctid from holdfast.tag where tag = o.key and value = o.value and seq = j.seq limit 1
+     ) t
+     where j.seq = any (%(seqs)s::bigint[]) and j.tags <> '{}'
+ ));
+
+-- name: tags_insert
+-- Store the tags of jobs.
+insert into holdfast.tag (tag, value, seq)
+select o.key, o.value, v.seq
+  from unnest(%(c0)s::bigint[], %(c1)s::text[]) as v (seq, tags)
+ cross join lateral json_each_text(v.tags::json) o;

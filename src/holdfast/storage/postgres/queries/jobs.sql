@@ -55,6 +55,7 @@ select (select count(*) from (select 1 from holdfast.job where state = 'schedule
 select failure_class, count(*) from holdfast.job
  where finished_at_ms is not null and state = 'failed' and failure_class is not null
    and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and route not in (select route from holdfast.route where lane = %(system_lane)s::text)
  group by failure_class;
 
 -- name: counts_by_kind
@@ -62,7 +63,7 @@ select failure_class, count(*) from holdfast.job
 select r.kind, sum(j.jobs)::bigint
   from (select route, count(*) as jobs from holdfast.job
          where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by route) j
-  join holdfast.route r on r.route = j.route
+  join holdfast.route r on r.route = j.route and r.lane <> %(system_lane)s::text
  group by r.kind;
 
 -- name: counts_by_lane
@@ -70,17 +71,22 @@ select r.kind, sum(j.jobs)::bigint
 select r.lane, sum(j.jobs)::bigint
   from (select route, count(*) as jobs from holdfast.job
          where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by route) j
-  join holdfast.route r on r.route = j.route
+  join holdfast.route r on r.route = j.route and r.lane <> %(system_lane)s::text
  group by r.lane;
 
 -- name: counts_by_state
 -- Count jobs by state.
-select state, count(*) from holdfast.job where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by state;
+select state, count(*) from holdfast.job
+ where (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and route not in (select route from holdfast.route where lane = %(system_lane)s::text)
+ group by state;
 
 -- name: counts_by_tenant
 -- Count jobs by tenant.
 select tenant, count(*) from holdfast.job
- where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by tenant;
+ where (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and route not in (select route from holdfast.route where lane = %(system_lane)s::text)
+ group by tenant;
 
 -- name: job_by_id
 -- Read one job by its id, locked in write transactions.
@@ -92,7 +98,7 @@ select * from holdfast.job_row
  where finished_at_ms is not null and state = %(state)s
    and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
    and (%(kind)s::text is null or kind = %(kind)s::text)
-   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
    and (%(tenant)s::text is null or tenant = %(tenant)s::text)
    and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
    and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
@@ -109,7 +115,26 @@ select * from holdfast.job_row
  where seq < %(before)s
    and (%(states)s::text[] is null or state = any (%(states)s::text[]))
    and (%(kind)s::text is null or kind = %(kind)s::text)
-   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
+   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
+ order by seq desc
+ limit %(limit)s;
+
+-- name: jobs_by_root
+-- List the jobs of one tree by enqueue order, newest first, with any filter.
+select * from holdfast.job_row
+ where seq = any (array(select seq from holdfast.job where root = %(root)s
+                         union all
+                        select seq from holdfast.job where id = %(root)s))
+   and seq < %(before)s
+   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                    where not exists (select 1 from holdfast.tag o
+                                       where o.tag = w.tag and o.value = w.value and o.seq = job_row.seq))
+   and (%(states)s::text[] is null or state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or kind = %(kind)s::text)
+   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
    and (%(tenant)s::text is null or tenant = %(tenant)s::text)
    and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
    and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
@@ -125,12 +150,33 @@ select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]) order by seq
 select * from holdfast.job_row
  where session_number = (select number from holdfast.session where tenant = %(tenant)s and name = %(session)s)
    and session_number is not null and seq < %(before)s
+   and (%(root)s::text is null or coalesce(root, id) = %(root)s::text)
+   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                    where not exists (select 1 from holdfast.tag o
+                                       where o.tag = w.tag and o.value = w.value and o.seq = job_row.seq))
    and (%(states)s::text[] is null or state = any (%(states)s::text[]))
    and (%(kind)s::text is null or kind = %(kind)s::text)
-   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
    and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
    and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
  order by seq desc
+ limit %(limit)s;
+
+-- name: jobs_by_tags
+-- List the jobs with some tags by enqueue order, newest first, with any filter.
+select j.* from holdfast.tag t
+  join holdfast.job_row j on j.seq = t.seq
+ where t.tag = %(tag)s and t.value = %(value)s and t.seq < %(before)s
+   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                    where not exists (select 1 from holdfast.tag o
+                                       where o.tag = w.tag and o.value = w.value and o.seq = t.seq))
+   and (%(states)s::text[] is null or j.state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or j.kind = %(kind)s::text)
+   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
+   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
+ order by t.seq desc
  limit %(limit)s;
 
 -- name: jobs_count
@@ -145,7 +191,7 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
          group by route, state) j
   join holdfast.route r on r.route = j.route
  where (%(kind)s::text is null or r.kind = %(kind)s::text)
-   and (%(lane)s::text is null or r.lane = %(lane)s::text)
+   and (r.lane = %(lane)s::text or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))
  group by r.lane, r.kind, j.state;
 
 -- name: jobs_finished

@@ -1,9 +1,10 @@
 -- Maintenance: due jobs, expired leases, passed deadlines, and the times of the next ones.
 
 -- name: claim_next_times
--- Read when the next job becomes due and when the next lease expires.
+-- Read when the next job becomes due, when the next lease expires and when the next wake row is due.
 select (select due_at_ms from holdfast.job where state = 'scheduled' order by due_at_ms limit 1),
-       (select lease_until_ms from holdfast.job where state = 'running' order by lease_until_ms limit 1);
+       (select lease_until_ms from holdfast.job where state = 'running' order by lease_until_ms limit 1),
+       (select at_ms from holdfast.wake order by at_ms limit 1);
 
 -- name: jobs_due
 -- Read some scheduled jobs that are due, earliest first, skipping locked ones.
@@ -31,7 +32,7 @@ select * from holdfast.job_row
 -- name: jobs_past_deadline
 -- Read some waiting jobs whose deadline has passed, earliest first, skipping locked ones.
 select * from holdfast.job_row
- where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready') and deadline_at_ms <= %(now)s
+ where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready') and deadline_at_ms <= %(now)s
  order by deadline_at_ms
  limit %(limit)s
 /* lock: for update skip locked */;

@@ -38,6 +38,10 @@ select affinity from later where affinity is not null
 union all
 select affinity from earlier where affinity < %(after)s::text;
 
+-- name: ready_backdate
+-- Count a change that makes jobs ready whose due time has long passed, or moves such jobs; the transaction has a number.
+select pg_current_xact_id()::text, nextval('holdfast.backdated');
+
 -- name: ready_fair_keys
 -- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
 -- around.

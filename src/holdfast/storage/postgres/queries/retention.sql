@@ -41,6 +41,9 @@ delete from holdfast.job where seq = any (%(seqs)s::bigint[]);
 select finished_at_ms, seq from holdfast.job
  where finished_at_ms is not null and state = %(state)s and finished_at_ms < %(before)s
    and (finished_at_ms, seq) > (%(finished_after)s, %(after)s)
+   and (awaited = 0
+        or not exists (select 1 from holdfast.edge e join holdfast.job c on c.seq = e.child
+                        where e.parent = job.seq and c.finished_at_ms is null))
  order by finished_at_ms, seq
  limit %(limit)s
 /* lock: for update skip locked */;

@@ -29,6 +29,18 @@ select message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, de
   from holdfast.session_message_id
  where session = %(session)s and message_id = any (%(message_ids)s::text[]);
 
+-- name: plain_session_look
+-- Return whether a session has a claimable head on one of these routes, or an owner whose lease has expired.
+select exists (
+    select 1 from unnest(%(routes)s::integer[]) as r (route)
+     cross join lateral (select 1 from holdfast.session s
+                          where s.head_seq is not null and s.head_route = r.route limit 1) head
+), exists (
+    select 1 from holdfast.session s
+     where s.lease_until_ms is not null
+       and s.lease_until_ms <= coalesce(%(lease_clock_ms)s::bigint, holdfast.clock_ms())
+);
+
 -- name: session_by_name
 -- Read one session by its name, locked in write transactions.
 select * from holdfast.session_row where tenant = %(tenant)s and name = %(name)s /* lock: for update */;
@@ -85,14 +97,14 @@ select seq from holdfast.job
 insert into holdfast.job (
     session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
-    dedupe_key, dedupe_kind, predecessor, digest, record_all, event_count
+    dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
 )
 select * from unnest(
     %(c0)s::bigint[], %(c1)s::bigint[], %(c2)s::text[],
     %(c3)s::integer[], %(c4)s::bigint[], %(c5)s::text[], %(c6)s::text[], %(c7)s::text[], %(c8)s::text[],
     %(c9)s::integer[], %(c10)s::text[], %(c11)s::text[], %(c12)s::text[], %(c13)s::text[], %(c14)s::bigint[],
     %(c15)s::bigint[], %(c16)s::bigint[], %(c17)s::integer[], %(c18)s::text[], %(c19)s::text[], %(c20)s::text[],
-    %(c21)s::bigint[], %(c22)s::text[], %(c23)s::smallint[], %(c24)s::integer[]
+    %(c21)s::bigint[], %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::smallint[], %(c26)s::integer[]
 )
 on conflict do nothing;
 

@@ -81,8 +81,8 @@ select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent,
 /* lock: for update */;
 
 -- name: jobs_succeed
--- Finish running jobs as done if their lease is held, append an event for each, and return the columns that may have
--- changed since they were claimed. Only a running job has a lease expiry.
+-- Finish running jobs as done if their lease is held, append an event for each and a wake row if others wait for it, and
+-- return the columns that may have changed since they were claimed. Only a running job has a lease expiry.
 with ended as (
     update holdfast.job j
        set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
@@ -92,7 +92,7 @@ with ended as (
            as h (seq, epoch, lease_token, result)
      where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
        and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
- returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
+ returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count, j.awaited,
            j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker
 ),
 events as (
@@ -100,13 +100,32 @@ events as (
     select 'done', %(finished_at_ms)s::bigint, id, event_count, route, tenant, tags, 'done', attempt, epoch, worker
       from ended
      order by seq
+),
+wakes as (
+    insert into holdfast.wake (at_ms, target, number)
+    select %(finished_at_ms)s::bigint, 'parent', seq from ended where awaited = 1
 )
 select seq, priority, phase, percent, cancel_requested, event_count from ended;
 
 -- name: jobs_suspect_of_worker
 -- Read some waiting suspect jobs that one start of a worker held last, skipping locked ones.
 select * from holdfast.job_row
- where suspect = 1 and state in ('ready', 'scheduled', 'blocked') and worker = %(worker)s
+ where suspect = 1 and state in ('ready', 'scheduled', 'blocked', 'dependent') and worker = %(worker)s
    and incarnation = %(incarnation)s
  limit %(limit)s
 /* lock: for update skip locked */;
+
+-- name: plain_heartbeat
+-- Extend leases that are held and write their progress.
+select seq, lease_until_ms, cancel_requested
+  from holdfast.heartbeat_1(
+    %(lease_clock_ms)s, %(seqs)s, %(epochs)s, %(tokens)s, %(lengths)s, %(acknowledges)s, %(phases)s, %(percents)s
+  );
+
+-- name: plain_settle
+-- Finish jobs as done whose leases are held, and acknowledge claims.
+select wall_ms, seq, priority, phase, percent, cancel_requested, event_count
+  from holdfast.settle_1(
+    %(clock_ms)s, %(lease_clock_ms)s, %(seqs)s, %(epochs)s, %(tokens)s, %(results)s,
+    %(started_seqs)s, %(started_epochs)s, %(started_tokens)s
+  );

@@ -1,7 +1,7 @@
 -- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the lease
--- clock.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, how many
+-- old holders were in use when they were last looked for, the position of the webhook dispatcher, the lease clock.
 create table holdfast_meta (
     name  text primary key,
     value text not null
@@ -10,7 +10,10 @@ create table holdfast_meta (
 insert into holdfast_meta (name, value) values
     ('code_version_min', '0.1.0'),
     ('routing_version', '0'),
-    ('event_horizon', '0');
+    ('edges', '0'),
+    ('event_horizon', '0'),
+    ('holders_kept', '0'),
+    ('webhook_position', '0-0 0 ');
 
 -- Configured lanes; any other lane has the defaults.
 create table holdfast_lane (
@@ -47,6 +50,90 @@ create table holdfast_token (
     last_used_at_ms integer,
     revoked_at_ms   integer
 ) strict, without rowid;
+
+-- Webhooks: endpoints, which events are delivered to them, the secrets that sign deliveries, and whether the endpoint
+-- is closed. Types, kinds, lanes, tags, secrets and the places of sending processes are JSON.
+create table holdfast_webhook (
+    id                 text primary key,
+    url                text not null,
+    tenant             text,
+    types              text not null,
+    kinds              text,
+    lanes              text,
+    tags               text not null,
+    include_results    integer not null,
+    concurrency        integer not null,
+    per_job            integer not null,
+    state              text not null check (state in ('active', 'disabled')),
+    reason             text,
+    created_at_ms      integer not null,
+    since_ms           integer not null,
+    last_success_at_ms integer,
+    failing_since_ms   integer,
+    closed_until_ms    integer,
+    last_answer        text,
+    secrets            text not null,
+    closings           integer not null,
+    probe_until_ms     integer,
+    places             text not null
+) strict, without rowid;
+
+-- The URLs to which jobs send their events. A row is deleted after its job, once all its events have been read.
+create table holdfast_webhook_job (
+    job_id text primary key,
+    url    text not null
+) strict, without rowid;
+
+-- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+create table holdfast_wake (
+    wake   integer primary key,
+    at_ms  integer not null,
+    target text not null check (target in ('schedule', 'child', 'parent')),
+    number integer not null
+) strict;
+create index holdfast_wake_at on holdfast_wake (at_ms);
+create index holdfast_wake_target on holdfast_wake (target, number);
+
+-- Schedules. Each that is not paused has one wake row, at its next tick. Options and the next ticks are JSON.
+create table holdfast_schedule (
+    number         integer primary key,
+    tenant         text not null,
+    name           text not null,
+    kind           text not null,
+    payload        text not null,
+    options        text not null,
+    cron           text,
+    every_ms       integer,
+    zone           text not null,
+    missed         text not null check (missed in ('one', 'skip')),
+    overlap        text not null check (overlap in ('allow', 'skip')),
+    owner          text,
+    ticks          text not null,
+    last_at_ms     integer not null,
+    last_tick_ms   integer,
+    last_job_id    text,
+    paused         integer not null,
+    problem        text,
+    set_at_ms      integer not null,
+    declared_at_ms integer,
+    unique (tenant, name)
+) strict;
+
+-- Dependencies: the child runs after the parent has ended. `ended` is the number of the state in which it has, once the
+-- child was told. A job with `awaited` appends a wake row when it ends.
+create table holdfast_edge (
+    child     integer not null,
+    parent    integer not null,
+    place     integer not null,
+    on_failed text not null check (on_failed in ('cancel', 'run')),
+    ended     integer,
+    primary key (child, parent)
+) strict, without rowid;
+create index holdfast_edge_parent on holdfast_edge (parent, child);
+create index holdfast_edge_pending on holdfast_edge (child)
+    where ended is null;
+create index holdfast_edge_waiting on holdfast_edge (parent, child)
+    where ended is null;
 
 -- What operators did, on the command line and over HTTP.
 create table holdfast_audit (
@@ -115,14 +202,15 @@ create table holdfast_state (
     name   text not null unique
 ) strict;
 insert into holdfast_state (number, name) values
-    (0, 'scheduled'), (1, 'blocked'), (5, 'ready'), (10, 'running'),
+    (0, 'scheduled'), (1, 'blocked'), (2, 'dependent'), (5, 'ready'), (10, 'running'),
     (20, 'done'), (21, 'failed'), (22, 'cancelled'), (23, 'retired');
 
--- Each start of a worker that has held jobs, as a small number. Rows are never changed.
+-- Each start of a worker that has held jobs, as a small number, and when it has claimed, to the hour.
 create table holdfast_holder (
     holder      integer primary key,
     worker      text not null,
     incarnation text not null,
+    used_at_ms  integer not null,
     unique (worker, incarnation)
 ) strict;
 
@@ -149,6 +237,7 @@ create table holdfast_job (
     unacknowledged   integer not null default 0,
     suspect          integer not null default 0,
     cancel_requested integer not null default 0,
+    awaited          integer not null default 0,
     id               text not null unique,
     tenant           text not null,
     deadline_at_ms   integer,
@@ -158,6 +247,7 @@ create table holdfast_job (
     predecessor      integer,
     session          integer,
     enqueue_seq      integer,
+    root             text,
     phase            text,
     percent          real,
     extra            text,
@@ -204,11 +294,15 @@ create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in (0, 5, 10);
+    where dedupe_key is not null and state in (0, 2, 5, 10);
 create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state = 1;
 create index holdfast_job_predecessor on holdfast_job (predecessor)
     where state = 1;
+
+-- Jobs that have a parent, by the first job of their tree; others are not in this index.
+create index holdfast_job_root on holdfast_job (root)
+    where root is not null;
 
 -- Finished jobs by finish time, for lists and retention.
 create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
@@ -280,10 +374,37 @@ create index holdfast_session_message_id_seq on holdfast_session_message_id (seq
 create index holdfast_session_message_id_deleted on holdfast_session_message_id (deleted_at_ms)
     where deleted_at_ms is not null;
 
+-- The tags of jobs, for filters. Jobs without tags have no rows.
+create table holdfast_tag (
+    tag   text not null,
+    value text not null,
+    seq   integer not null,
+    primary key (tag, value, seq)
+) strict, without rowid;
+
+-- Dedupe keys that are kept for a period, each with its first job. A row outlives its job and then records when the job
+-- was deleted. Rows whose period has passed are deleted by maintenance.
+create table holdfast_kept_key (
+    tenant         text not null,
+    dedupe_kind    text not null,
+    dedupe_key     text not null,
+    until_ms       integer not null,
+    seq            integer not null,
+    id             text not null,
+    route          integer not null,
+    enqueued_at_ms integer not null,
+    state          text,
+    deleted_at_ms  integer,
+    primary key (tenant, dedupe_kind, dedupe_key)
+) strict, without rowid;
+create index holdfast_kept_key_until on holdfast_kept_key (until_ms);
+create index holdfast_kept_key_seq on holdfast_kept_key (seq);
+
 -- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions.
 create view holdfast_job_row as
 select j.seq, j.id,
-       case j.state when 0 then 'scheduled' when 1 then 'blocked' when 5 then 'ready' when 10 then 'running'
+       case j.state when 0 then 'scheduled' when 1 then 'blocked' when 2 then 'dependent' when 5 then 'ready'
+                    when 10 then 'running'
                     when 20 then 'done' when 21 then 'failed' when 22 then 'cancelled' when 23 then 'retired'
        end as state,
        r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity, r.requires as requires_json,
@@ -299,8 +420,9 @@ select j.seq, j.id,
        j.extra ->> '$.deferred_since_ms' as deferred_since_ms, coalesce(j.extra ->> '$.releases', 0) as releases,
        j.extra ->> '$.failure_class' as failure_class, j.extra ->> '$.failure_reason' as failure_reason,
        j.extra ->> '$.failure_message' as failure_message, j.extra ->> '$.failure_traceback' as failure_traceback,
-       j.dedupe_key, j.dedupe_kind, j.predecessor, j.extra ->> '$.digest' as digest, j.session as session_number,
-       j.enqueue_seq, j.extra ->> '$.entry_json' as entry_json, coalesce(j.extra ->> '$.record_all', 0) as record_all,
+       j.dedupe_key, j.dedupe_kind, j.predecessor, j.extra ->> '$.digest' as digest,
+       j.extra ->> '$.parent' as parent, j.root, j.session as session_number, j.enqueue_seq,
+       j.extra ->> '$.entry_json' as entry_json, coalesce(j.extra ->> '$.record_all', 0) as record_all,
        j.event_count, j.state as state_number
   from holdfast_job j
   join holdfast_route r on r.route = j.route

@@ -1,13 +1,14 @@
 -- Claiming: the header that every claim reads first, leases, exclusive workers, fairness positions.
 
 -- name: claim_header
--- Read the routing version, and whether any job is due, expired or late.
+-- Read the routing version, whether any job is due, expired or late, and whether a wake row is due.
 select (select value from holdfast_meta where name = 'routing_version'),
        exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now),
        exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
        exists (select 1 from holdfast_job
                 where deadline_at_ms is not null and state < {running}
-                  and deadline_at_ms <= :wall_now);
+                  and deadline_at_ms <= :wall_now),
+       exists (select 1 from holdfast_wake where at_ms <= :wall_now);
 
 -- name: claim_lock_token
 -- Does nothing: with a single writer, an earlier send of the same claim has already ended.
@@ -28,8 +29,9 @@ insert into holdfast_fair_key (scope, fair_key, used_at_ms) values (:scope, :fai
 on conflict (scope) do update set fair_key = excluded.fair_key, used_at_ms = excluded.used_at_ms;
 
 -- name: holder_insert
--- Give a number to one start of a worker, unless it has one.
-insert into holdfast_holder (worker, incarnation) values (:worker, :incarnation) on conflict do nothing;
+-- Give a number to one start of a worker, unless it has one, and note that it claims.
+insert into holdfast_holder (worker, incarnation, used_at_ms) values (:worker, :incarnation, :started_at_ms)
+on conflict (worker, incarnation) do update set used_at_ms = excluded.used_at_ms;
 
 -- name: incarnation_insert
 -- Store the newest start of an exclusive worker.
@@ -53,7 +55,7 @@ delete from holdfast_incarnation
 
 -- name: job_claim
 -- Write claims of ready jobs: the common values once, and the index of each job in the claim. Without a number for the
--- holder nothing is written. The plus before the state keeps the planner from scanning all ready jobs.
+-- holder, or if it was not noted as claiming within the hour, nothing is written. The plus before the state keeps the planner from scanning all ready jobs.
 update holdfast_job
    set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
        event_count = event_count + :counted,
@@ -63,7 +65,8 @@ update holdfast_job
        unacknowledged = case when p.value < :acknowledged then 0 else unacknowledged + 1 end
   from json_each(:indexes) p
  where seq = cast(p.key as integer) and +state = {ready}
-   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation);
+   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation
+                  and used_at_ms > :started_at_ms - 3600000);
 
 -- name: job_claim_one
 -- As job_claim, for one job.
@@ -75,7 +78,8 @@ update holdfast_job
        percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
        unacknowledged = case when :value < :acknowledged then 0 else unacknowledged + 1 end
  where seq = :key and state = {ready}
-   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation);
+   and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation
+                  and used_at_ms > :started_at_ms - 3600000);
 
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.

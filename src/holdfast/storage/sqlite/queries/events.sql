@@ -40,6 +40,15 @@ select t.value, :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt
  cross join holdfast_job j
  where j.seq = cast(t.key as integer);
 
+-- name: events_append_done
+-- As events_append, for jobs that are done.
+insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
+select 'done', :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt, j.epoch, j.holder,
+       case when j.extra is not null then json_patch('{}', json_object('tags', j.extra ->> '$.tags_json')) end
+  from json_each(:seqs) t
+ cross join holdfast_job j
+ where j.seq = t.value;
+
 -- name: events_append_one
 -- As events_append, for one job.
 insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)

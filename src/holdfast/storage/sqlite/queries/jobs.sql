@@ -55,6 +55,7 @@ select (select count(*) from (select 1 from holdfast_job
 select extra ->> '$.failure_class', count(*) from holdfast_job
  where finished_at_ms is not null and state = {failed} and extra ->> '$.failure_class' is not null
    and (:tenant is null or tenant = :tenant)
+   and route not in (select route from holdfast_route where lane = :system_lane)
  group by extra ->> '$.failure_class';
 
 -- name: counts_by_kind
@@ -62,7 +63,7 @@ select extra ->> '$.failure_class', count(*) from holdfast_job
 select r.kind, sum(j.jobs)
   from (select route, count(*) as jobs from holdfast_job
          where (:tenant is null or tenant = :tenant) and state <> {deleted} group by route) j
-  join holdfast_route r on r.route = j.route
+  join holdfast_route r on r.route = j.route and r.lane <> :system_lane
  group by r.kind;
 
 -- name: counts_by_lane
@@ -70,20 +71,24 @@ select r.kind, sum(j.jobs)
 select r.lane, sum(j.jobs)
   from (select route, count(*) as jobs from holdfast_job
          where (:tenant is null or tenant = :tenant) and state <> {deleted} group by route) j
-  join holdfast_route r on r.route = j.route
+  join holdfast_route r on r.route = j.route and r.lane <> :system_lane
  group by r.lane;
 
 -- name: counts_by_state
 -- Count jobs by state.
 select s.name, j.jobs
   from (select state, count(*) as jobs from holdfast_job
-         where (:tenant is null or tenant = :tenant) group by state) j
+         where (:tenant is null or tenant = :tenant)
+           and route not in (select route from holdfast_route where lane = :system_lane)
+         group by state) j
   join holdfast_state s on s.number = j.state;
 
 -- name: counts_by_tenant
 -- Count jobs by tenant.
 select tenant, count(*) from holdfast_job
- where (:tenant is null or tenant = :tenant) and state <> {deleted} group by tenant;
+ where (:tenant is null or tenant = :tenant) and state <> {deleted}
+   and route not in (select route from holdfast_route where lane = :system_lane)
+ group by tenant;
 
 -- name: job_by_id
 -- Read one job by its id.
@@ -95,7 +100,7 @@ select * from holdfast_job_row
  where finished_at_ms is not null and state_number = (select number from holdfast_state where name = :state)
    and (finished_at_ms, seq) < (:finished_before, :before)
    and (:kind is null or kind = :kind)
-   and (:lane is null or lane = :lane)
+   and (lane = :lane or (:lane is null and lane <> :system_lane))
    and (:tenant is null or tenant = :tenant)
    and (:failure_class is null or failure_class = :failure_class)
    and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
@@ -112,7 +117,26 @@ select * from holdfast_job_row
  where seq < :before
    and (:states is null or state in (select value from json_each(:states)))
    and (:kind is null or kind = :kind)
-   and (:lane is null or lane = :lane)
+   and (lane = :lane or (:lane is null and lane <> :system_lane))
+   and (:tenant is null or tenant = :tenant)
+   and (:failure_class is null or failure_class = :failure_class)
+   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+ order by seq desc
+ limit :limit;
+
+-- name: jobs_by_root
+-- List the jobs of one tree by enqueue order, newest first, with any filter.
+select * from holdfast_job_row
+ where seq in (select seq from holdfast_job where root = :root and root is not null
+                union all
+               select seq from holdfast_job where id = :root)
+   and seq < :before
+   and not exists (select 1 from json_each(:tags) w
+                    where not exists (select 1 from holdfast_tag
+                                       where tag = w.key and value = w.value and seq = holdfast_job_row.seq))
+   and (:states is null or state in (select value from json_each(:states)))
+   and (:kind is null or kind = :kind)
+   and (lane = :lane or (:lane is null and lane <> :system_lane))
    and (:tenant is null or tenant = :tenant)
    and (:failure_class is null or failure_class = :failure_class)
    and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
@@ -128,12 +152,33 @@ select * from holdfast_job_row where seq in (select value from json_each(:seqs))
 select * from holdfast_job_row
  where session_number = (select number from holdfast_session where tenant = :tenant and name = :session)
    and session_number is not null and seq < :before
+   and (:root is null or coalesce(root, id) = :root)
+   and not exists (select 1 from json_each(:tags) w
+                    where not exists (select 1 from holdfast_tag
+                                       where tag = w.key and value = w.value and seq = holdfast_job_row.seq))
    and (:states is null or state in (select value from json_each(:states)))
    and (:kind is null or kind = :kind)
-   and (:lane is null or lane = :lane)
+   and (lane = :lane or (:lane is null and lane <> :system_lane))
    and (:failure_class is null or failure_class = :failure_class)
    and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
  order by seq desc
+ limit :limit;
+
+-- name: jobs_by_tags
+-- List the jobs with some tags by enqueue order, newest first, with any filter.
+select j.* from holdfast_tag t
+ cross join holdfast_job_row j on j.seq = t.seq
+ where t.tag = :tag and t.value = :value and t.seq < :before
+   and not exists (select 1 from json_each(:tags) w
+                    where not exists (select 1 from holdfast_tag
+                                       where tag = w.key and value = w.value and seq = t.seq))
+   and (:states is null or j.state in (select value from json_each(:states)))
+   and (:kind is null or j.kind = :kind)
+   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
+   and (:tenant is null or j.tenant = :tenant)
+   and (:failure_class is null or j.failure_class = :failure_class)
+   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+ order by t.seq desc
  limit :limit;
 
 -- name: jobs_count
@@ -149,7 +194,7 @@ select r.lane, r.kind, s.name, sum(j.jobs)
   join holdfast_route r on r.route = j.route
   join holdfast_state s on s.number = j.state
  where (:kind is null or r.kind = :kind)
-   and (:lane is null or r.lane = :lane)
+   and (r.lane = :lane or (:lane is null and r.lane <> :system_lane))
  group by r.lane, r.kind, s.name;
 
 -- name: jobs_finished

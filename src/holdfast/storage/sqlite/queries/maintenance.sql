@@ -1,10 +1,11 @@
 -- Maintenance: due jobs, expired leases, passed deadlines, and the times of the next ones.
 
 -- name: claim_next_times
--- Read when the next job becomes due and when the next lease expires.
+-- Read when the next job becomes due, when the next lease expires and when the next wake row is due.
 select (select due_at_ms from holdfast_job where state = {scheduled} and due_at_ms > 0 order by due_at_ms limit 1),
        (select lease_until_ms from holdfast_job where state = {running} and lease_until_ms > 0
-         order by lease_until_ms limit 1);
+         order by lease_until_ms limit 1),
+       (select at_ms from holdfast_wake where at_ms >= 0 order by at_ms limit 1);
 
 -- name: jobs_due
 -- Read some scheduled jobs that are due, earliest first.

@@ -143,7 +143,8 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
                   order by due_at_ms, seq limit :limit);
 
 -- name: ready_plain_next
--- Read the next ready job of one route, with the fair_key served last, if the routing is current and nothing is due.
+-- Read the next ready job of one route, with the fair_key served last, if the routing is current, nothing is due and
+-- the claim repeats no other.
 with top (priority) as materialized (
     select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
 ),
@@ -160,12 +161,7 @@ select (select fair_key from last), {ready_columns}
     (select seq from holdfast_job
       where state = {ready} and route = :route and priority = (select priority from top)
       order by fair_key, due_at_ms, seq limit 1))
-   and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
-   and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state < {running}
-                      and deadline_at_ms <= :wall_now);
+   and {nothing_precedes};
 
 -- name: ready_plain_routes
 -- As ready_plain_next, for several routes.
@@ -196,38 +192,108 @@ select (select fair_key from last), {ready_columns}
                  where c.seq = h.seq
                  order by c.fair_key <= (select fair_key from last), c.fair_key, c.due_at_ms, c.seq
                  limit 1)
-   and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
-   and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state < {running}
-                      and deadline_at_ms <= :wall_now);
+   and {nothing_precedes};
 
 -- name: ready_plain_stream
--- As ready_plain_next, for the next jobs of a route whose jobs at its highest priority have all the same fair_key.
-with top (priority) as materialized (
+-- As ready_plain_next, for several jobs: the first ones of each of the next fair_keys, as many of each as the limit
+-- needs if they take turns. The last column is the place of the fair_key among them.
+with recursive
+top (priority) as materialized (
     select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
 ),
-first (fair_key) as materialized (
+last (fair_key) as materialized (
+    select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)
+),
+least (fair_key) as materialized (
     select fair_key from holdfast_job
      where state = {ready} and route = :route and priority = (select priority from top)
      order by fair_key limit 1
-)
-select (select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)), {ready_columns}
-  from holdfast_job j
- where j.seq in (select seq from holdfast_job
+),
+next (place, fair_key, first) as materialized (
+    select 1, first, first
+      from (select coalesce((select fair_key from holdfast_job
+                              where state = {ready} and route = :route and priority = (select priority from top)
+                                and fair_key > (select fair_key from last)
+                              order by fair_key limit 1), (select fair_key from least)) as first)
+    union all
+    select place + 1,
+           nullif(coalesce((select fair_key from holdfast_job
+                             where state = {ready} and route = :route and priority = (select priority from top)
+                               and fair_key > next.fair_key
+                             order by fair_key limit 1), (select fair_key from least)), first),
+           first
+      from next where fair_key is not null and place < :limit
+),
+share (jobs) as materialized (select (:limit + count(fair_key) - 1) / count(fair_key) from next)
+select (select fair_key from last), {ready_columns}, n.place
+  from next n
+ cross join holdfast_job j
+ where n.fair_key is not null
+   and j.seq in (select seq from holdfast_job
                   where state = {ready} and route = :route and priority = (select priority from top)
-                    and fair_key = (select fair_key from first)
-                  order by due_at_ms, seq limit :limit)
-   and (select fair_key from holdfast_job
-         where state = {ready} and route = :route and priority = (select priority from top)
-         order by fair_key desc limit 1) = (select fair_key from first)
-   and (select value from holdfast_meta where name = 'routing_version') = :version
-   and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
-   and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state < {running}
-                      and deadline_at_ms <= :wall_now);
+                    and fair_key = n.fair_key
+                  order by due_at_ms, seq limit (select jobs from share))
+   and {nothing_precedes};
+
+-- name: ready_plain_streams
+-- As ready_plain_stream, for several routes, in claim order. A fair_key may have more jobs than its share, but not all
+-- of these were read.
+with recursive
+top (route, priority) as materialized (
+    select r.value, (select priority from holdfast_job
+                      where state = {ready} and route = r.value
+                      order by priority desc limit 1)
+      from json_each(:routes) r
+),
+best (priority) as materialized (select max(priority) from top),
+served (route) as materialized (select route from top where priority = (select priority from best)),
+last (fair_key) as materialized (
+    select fair_key from holdfast_fair_key where scope = :scope || (select priority from best)
+),
+least (fair_key) as materialized (
+    select min((select fair_key from holdfast_job
+                 where state = {ready} and route = served.route and priority = (select priority from best)
+                 order by fair_key limit 1))
+      from served
+),
+next (place, fair_key, first) as materialized (
+    select 1, first, first
+      from (select coalesce((select min((select fair_key from holdfast_job
+                                          where state = {ready} and route = served.route
+                                            and priority = (select priority from best)
+                                            and fair_key > (select fair_key from last)
+                                          order by fair_key limit 1)) from served),
+                            (select fair_key from least)) as first)
+    union all
+    select place + 1,
+           nullif(coalesce((select min((select fair_key from holdfast_job
+                                         where state = {ready} and route = served.route
+                                           and priority = (select priority from best)
+                                           and fair_key > next.fair_key
+                                         order by fair_key limit 1)) from served),
+                           (select fair_key from least)), first),
+           first
+      from next where fair_key is not null and place < :limit
+),
+share (jobs) as materialized (select (:limit + count(fair_key) - 1) / count(fair_key) from next),
+head (seq, place, round) as materialized (
+    select j.seq, n.place, row_number() over (partition by n.place order by j.due_at_ms, j.seq)
+      from next n
+     cross join served s
+     cross join holdfast_job j
+     where n.fair_key is not null
+       and j.seq in (select seq from holdfast_job
+                      where state = {ready} and route = s.route and priority = (select priority from best)
+                        and fair_key = n.fair_key
+                      order by due_at_ms, seq limit (select jobs from share))
+)
+select (select fair_key from last), {ready_columns}, h.place
+  from (select seq, place, round from head where round <= (select jobs from share)
+         order by round, place limit :limit) h
+ cross join holdfast_job j
+ where j.seq = h.seq
+   and {nothing_precedes}
+ order by h.round, h.place;
 
 -- name: ready_stream
 -- Read the first ready jobs of one route, priority and fair_key. The plus before the value hides it from the planner,

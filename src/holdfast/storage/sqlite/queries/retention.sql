@@ -37,7 +37,7 @@ delete from holdfast_job
 update holdfast_job
    set state = {deleted}, id = char(0) || seq, tenant = '', finished_at_ms = 0, holder = null, lease_token = null,
        deadline_at_ms = null, affinity = null, dedupe_key = null, dedupe_kind = null, predecessor = null,
-       session = null, enqueue_seq = null, suspect = 0, phase = null, percent = null, extra = null, result = null,
+       session = null, enqueue_seq = null, root = null, suspect = 0, awaited = 0, phase = null, percent = null, extra = null, result = null,
        payload = null
  where seq in (select value from json_each(:seqs));
 
@@ -47,5 +47,25 @@ select finished_at_ms, seq from holdfast_job
  where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
    and finished_at_ms < :before
    and (finished_at_ms, seq) > (:finished_after, :after)
+   and (awaited = 0
+        or not exists (select 1 from holdfast_edge e cross join holdfast_job c on c.seq = e.child
+                        where e.parent = holdfast_job.seq and c.state < {done}))
  order by finished_at_ms, seq
  limit :limit;
+
+-- name: holders_delete_unused
+-- Delete the holders that have not claimed since a time and are in no job and no event. Reads all jobs and events.
+delete from holdfast_holder
+ where used_at_ms < :before
+   and holder not in (select holder from holdfast_job where holder is not null)
+   and holder not in (select holder from holdfast_event where holder is not null);
+
+-- name: holders_old
+-- Count the holders that have not claimed since a time, without those that were in use when they were last looked for.
+select count(*) - (select cast(value as integer) from holdfast_meta where name = 'holders_kept')
+  from holdfast_holder where used_at_ms < :before;
+
+-- name: holders_write_kept
+-- Note how many holders that have not claimed since a time are in use.
+update holdfast_meta set value = (select count(*) from holdfast_holder where used_at_ms < :before)
+ where name = 'holders_kept';

@@ -1,0 +1,184 @@
+"""Processor time of each call on SQLite: a part of the bench of its own, as `python -m bench.call_cost`.
+
+A bare loop, which inserts the same payload, encoded for each row, into a table with an index on the state, by one
+commit per row and by one commit for all, runs in the same rounds. Durability is relaxed, so that only processor time
+counts. Each figure is the lower quartile of its rounds, in microseconds per call or job; the targets are factors of
+the bare loop, because those in microseconds hold for one machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.seed import KINDS
+from holdfast import Claim, Done, NewJob, Queue
+from holdfast.client.connect import queue_on
+from holdfast.storage.sqlite.store import SqliteStore
+
+PAYLOAD = {"prompt": "x" * 150, "n": 1}
+LARGE = {"prompt": "x" * 8_000}
+RESULT = {"ok": 1}
+LANES = ["default", "other", "third"]
+BATCH = 500
+PLAIN_SHARE_MIN = 0.9
+FORMS = ("enqueue", "claim", "settle")
+
+
+class CallTarget(NamedTuple):
+    """A target, as a factor of one of the two bare loops."""
+
+    name: str
+    bare: str
+    most: float
+
+
+# The microseconds of the target divided by those of the bare loop on the machine for which they were set.
+TARGETS = (
+    CallTarget("single enqueue", "bare single", 60 / 19.5),
+    CallTarget("claim one", "bare single", 70 / 19.5),
+    CallTarget("settle one", "bare single", 70 / 19.5),
+    CallTarget("settle and claim one", "bare single", 110 / 19.5),
+    CallTarget("bulk enqueue", "bare bulk", 11 / 3.7),
+    CallTarget("drain", "bare bulk", 14 / 3.7),
+    CallTarget("drain, 100 tenants", "bare bulk", 18 / 3.7),
+    CallTarget("drain, 8 KB payloads", "bare bulk", 35 / 3.7),
+)
+
+
+class CallCosts(NamedTuple):
+    """The results."""
+
+    microseconds: dict[str, float]
+    """By call, the bare loops included."""
+    plain_shares: dict[str, float]
+    """The share of plain enqueues, claims and settlements of a worker with 20 kinds, 3 lanes and 100 tenants."""
+
+
+def measure(*, rounds: int, calls: int) -> CallCosts:
+    """Run all calls in each round, *calls* of each."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(str(Path(folder) / "jobs.db"), relaxed=True)
+        with queue_on(store) as queue, sqlite3.connect(Path(folder) / "bare.db", isolation_level=None) as bare:
+            _prepare(queue, bare)
+            for _ in range(rounds):
+                for name, microseconds in _one_round(queue, bare, calls):
+                    found.setdefault(name, []).append(microseconds)
+            before: Counter[str] = Counter(store.forms)
+            _drain(queue, _varied(calls), 8, {"lanes": LANES, "kinds": KINDS})
+            after: Counter[str] = Counter(store.forms)
+            taken = after - before
+    lowest = {name: quantiles(values, n=4)[0] if rounds > 1 else values[0] for name, values in found.items()}
+    shares = {call: taken[f"{call} plain"] / (taken[f"{call} plain"] + taken[f"{call} full"]) for call in FORMS}
+    return CallCosts(lowest, shares)
+
+
+def _prepare(queue: Queue, bare: sqlite3.Connection) -> None:
+    bare.execute("pragma journal_mode = wal")
+    bare.execute("pragma synchronous = normal")
+    bare.execute("create table job (seq integer primary key, state text not null, payload text not null)")
+    bare.execute("create index job_state on job (state, seq)")
+    _drain(queue, [NewJob("kind", PAYLOAD)], 1, {})
+
+
+def _one_round(queue: Queue, bare: sqlite3.Connection, calls: int) -> Iterable[tuple[str, float]]:
+    insert = "insert into job (state, payload) values ('ready', ?)"
+
+    def bare_single() -> None:
+        for _ in range(calls):
+            bare.execute("begin immediate")
+            bare.execute(insert, (json.dumps(PAYLOAD),))
+            bare.execute("commit")
+
+    def bare_bulk() -> None:
+        bare.execute("begin immediate")
+        bare.executemany(insert, [(json.dumps(PAYLOAD),) for _ in range(calls)])
+        bare.execute("commit")
+
+    yield "bare single", _timed(calls, bare_single)
+    yield "bare bulk", _timed(calls, bare_bulk)
+    yield "single enqueue", _timed(calls, lambda: [queue.enqueue("kind", PAYLOAD) for _ in range(calls)])
+    held: list[Claim | None] = []
+    yield "claim one", _timed(calls, lambda: held.extend(queue.claim(worker="w") for _ in range(calls)))
+    claims = [claim for claim in held if claim is not None]
+    yield "settle one", _timed(calls, lambda: [queue.settle(claim, Done(RESULT)) for claim in claims])
+    queue.enqueue_many([NewJob("kind", PAYLOAD)] * calls)
+    yield "settle and claim one", _timed(calls, lambda: _drain(queue, (), 1, {}))
+    jobs = [NewJob("kind", PAYLOAD)] * calls
+    yield "bulk enqueue", _timed(calls, lambda: queue.enqueue_many(jobs))
+    yield "drain", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
+    queue.enqueue_many([NewJob("kind", PAYLOAD, tenant=f"tenant-{number % 100}") for number in range(calls)])
+    yield "drain, 100 tenants", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
+    queue.enqueue_many([NewJob("kind", LARGE)] * calls)
+    yield "drain, 8 KB payloads", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
+
+
+def _varied(count: int) -> list[NewJob]:
+    # Each kind is in one lane, as the options of a task say.
+    return [
+        NewJob(KINDS[number % 20], lane=LANES[number % 20 % 3], tenant=f"tenant-{number % 100}")
+        for number in range(count)
+    ]
+
+
+def _drain(queue: Queue, jobs: Iterable[NewJob], limit: int, options: Any) -> None:
+    """Enqueue *jobs*, and settle and claim until none is left."""
+    queue.enqueue_many(list(jobs))
+    claims = queue.claim_many(worker="w", limit=limit, **options)
+    while claims:
+        outcomes = [(claim, Done(RESULT)) for claim in claims]
+        claims = queue.settle_and_claim(outcomes, worker="w", limit=limit, **options).claims
+
+
+def _timed(count: int, work: Callable[[], object]) -> float:
+    """Return the microseconds of processor time that *work* takes for each of *count* calls."""
+    gc.collect()
+    gc.disable()
+    try:
+        started = time.process_time()
+        work()
+        return (time.process_time() - started) / count * 1e6
+    finally:
+        gc.enable()
+
+
+def show(costs: CallCosts, console: Console) -> None:
+    """Print each call beside its target."""
+    table = Table("call", "µs", "of the bare loop", "target", "met")
+    for name in ("bare single", "bare bulk"):
+        table.add_row(name, f"{costs.microseconds[name]:.1f}", "", "", "")
+    for target in TARGETS:
+        microseconds = costs.microseconds[target.name]
+        factor = microseconds / costs.microseconds[target.bare]
+        met = "yes" if factor <= target.most else "no"
+        table.add_row(target.name, f"{microseconds:.1f}", f"{factor:.1f}x", f"at most {target.most:.1f}x", met)
+    for call, share in costs.plain_shares.items():
+        met = "yes" if share >= PLAIN_SHARE_MIN else "no"
+        table.add_row(f"plain form of {call}, 20 kinds", f"{share:.0%}", "", f"at least {PLAIN_SHARE_MIN:.0%}", met)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--calls", type=int, default=2_000)
+    options = parser.parse_args()
+    show(measure(rounds=options.rounds, calls=options.calls), Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The part of the storage contract for flow control: wake rows, schedules and dependencies."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.domain.clock import Now
+from holdfast.domain.dependencies import OnFailed
+from holdfast.domain.job import JobRow, State
+from holdfast.domain.schedules import StoredSchedule
+
+WakeTarget: TypeAlias = Literal["schedule", "child", "parent"]
+"""What a wake row asks to look at: a schedule, a job that depends on others, or a job on which others depend."""
+
+
+class Wake(NamedTuple):
+    """A wake row that is due."""
+
+    wake: int
+    target: WakeTarget
+    number: int
+
+
+class JobState(NamedTuple):
+    """The id and the state of a job."""
+
+    id: str
+    state: State
+
+
+class Edge(NamedTuple):
+    """A dependency whose parent's end was not counted."""
+
+    child: int
+    parent: int
+    on_failed: OnFailed
+
+
+class FlowTransaction(ABC):
+    """Methods of an open transaction that concern flow control."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def due_wakes(self, now: Now, limit: int) -> list[Wake]:
+        """Return wake rows that are due; those that another transaction folds are skipped."""
+
+    @abstractmethod
+    async def add_wake(self, target: WakeTarget, number: int, at_ms: int) -> None:
+        """Append a wake row."""
+
+    @abstractmethod
+    async def delete_wakes(self, wakes: Sequence[int]) -> None:
+        """Delete wake rows that were folded."""
+
+    @abstractmethod
+    async def move_wakes(self, wakes: Sequence[int], at_ms: int) -> None:
+        """Make wake rows due at another time."""
+
+    @abstractmethod
+    async def delete_wakes_of(self, target: WakeTarget, number: int) -> None:
+        """Delete all wake rows of one target."""
+
+    @abstractmethod
+    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int], now: Now) -> None:
+        """Append wake rows that are due at once."""
+
+    @abstractmethod
+    async def wake_awaited(self, seqs: Sequence[int], now: Now) -> None:
+        """Append a wake row for each of these jobs, which have ended, that others wait for."""
+
+    @abstractmethod
+    async def use_edges(self) -> None:
+        """Record that the store has dependencies. Call it before the routing is read."""
+
+    @abstractmethod
+    async def jobs_named(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:
+        """Return the numbers and tenants of jobs by id, without locking them."""
+
+    @abstractmethod
+    async def insert_edges(self, edges: Sequence[tuple[int, int, int, OnFailed]]) -> None:
+        """Store dependencies: child, parent, the place of the parent, and what its failure does."""
+
+    @abstractmethod
+    async def await_jobs(self, seqs: Sequence[int]) -> None:
+        """Record that others wait for these jobs, which this transaction has locked or stored."""
+
+    @abstractmethod
+    async def dependent_jobs(self, seqs: Sequence[int]) -> list[JobRow]:
+        """Lock and return those of these jobs that are dependent; those that others have locked are skipped."""
+
+    @abstractmethod
+    async def states_of(self, seqs: Sequence[int]) -> dict[int, JobState]:
+        """Return the states of jobs by number, without locking them; deleted jobs are missing."""
+
+    @abstractmethod
+    async def unlocked_states(self, seqs: Sequence[int]) -> dict[int, JobState]:
+        """Lock jobs and return their states by number; those that others have locked are skipped."""
+
+    @abstractmethod
+    async def edges_of_children(self, seqs: Sequence[int]) -> list[Edge]:
+        """Return the dependencies of these jobs on jobs whose ends were not counted."""
+
+    @abstractmethod
+    async def edges_of_parents(self, seqs: Sequence[int], limit: int) -> list[Edge]:
+        """Return dependencies on these jobs whose ends were not counted."""
+
+    @abstractmethod
+    async def end_edges(self, ended: Sequence[tuple[State, Edge]]) -> None:
+        """Record that the ends of parents were counted."""
+
+    @abstractmethod
+    async def pending_children(self, seqs: Sequence[int]) -> set[int]:
+        """Return those of these jobs that depend on a job whose end was not counted."""
+
+    @abstractmethod
+    async def parents_of(self, seq: int) -> list[JobRow]:
+        """Return the jobs on which a job depends, in the given order, without locking them."""
+
+    @abstractmethod
+    async def insert_schedule(self, stored: StoredSchedule) -> int | None:
+        """Store a new schedule and return its number; None if there is one of its name."""
+
+    @abstractmethod
+    async def write_schedule(self, stored: StoredSchedule) -> None:
+        """Store a changed schedule."""
+
+    @abstractmethod
+    async def delete_schedule(self, number: int) -> None:
+        """Delete a schedule."""
+
+    @abstractmethod
+    async def schedule_by_name(self, tenant: str, name: str) -> StoredSchedule | None:
+        """Return one schedule."""
+
+    @abstractmethod
+    async def schedules(self, tenant: str | None, limit: int) -> list[StoredSchedule]:
+        """Return schedules in order of tenant and name, without locking them; of any tenant if it is None."""
+
+    @abstractmethod
+    async def schedules_to_fire(self, numbers: Sequence[int]) -> list[StoredSchedule]:
+        """Return those of these schedules that are not paused; those that another transaction changes are skipped."""

@@ -1,0 +1,177 @@
+"""Begin, commit, roll back and notify: the statements around a transaction. No state is kept on the connection."""
+
+import base64
+import hashlib
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.domain import errors, limits
+from holdfast.domain.clock import Clock
+from holdfast.storage.postgres import sql
+from holdfast.storage.postgres.errors import ended_as_idle, lost
+from holdfast.storage.postgres.io import AfterCommitError, ServerIO, Statement
+from holdfast.storage.sql_queries import Rows
+
+Observer: TypeAlias = Callable[[str], None]
+"""Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
+
+log = logging.getLogger("holdfast.store")
+
+LOCK_MS = 10_000
+# NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
+_NOTIFY_LOCK_MS = 1_000
+_TOPICS_MAX = 900
+# DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
+_RESET = (
+    "close all; reset session authorization; reset role; reset all; unlisten *;"
+    " select pg_advisory_unlock_all(); discard temp; discard sequences"
+)
+_ISOLATION = "select current_setting('transaction_isolation')"
+
+
+def unobserved(_name: str) -> None:
+    """Do nothing."""
+
+
+class StaleConnectionError(Exception):
+    """The connection was dead before the transaction began."""
+
+
+class UnconfirmedError(Exception):
+    """The connection was lost during a statement that is a whole transaction: it may have committed."""
+
+
+class PostgresSettings:
+    """The settings shared by all transactions of one store."""
+
+    def __init__(self, schema: str, clock: Clock | None, observe: Observer) -> None:
+        self.schema = schema
+        self.channel = f"holdfast_{hashlib.blake2b(schema.encode(), digest_size=8).hexdigest()}"
+        self.texts = sql.texts(schema)
+        self.clock = clock
+        self.observe = observe
+        self.prepares: bool | None = None
+        """False once a pooler has lost a prepared statement; None lets the driver prepare."""
+        self.identity: str | None = None
+        """The identity of this store, known once it was opened."""
+        self._notification_failed = False
+        self.read_clock = f'select "{schema}".clock_ms()'
+        # Reads here are small: JIT compilation would take longer than the query.
+        beginning = "begin isolation level repeatable read read only; set local jit = off"
+        self.begin_reading = f"{beginning}; {self.read_clock}"
+        self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
+        # The planner settings stay unchanged for the caller's own statements.
+        self.begin_sharing = (
+            f"begin isolation level read committed; set local lock_timeout = {LOCK_MS};"
+            f" set local idle_in_transaction_session_timeout = {limits.TRANSACTION_MS_MAX}"
+        )
+
+    def report_notification(self, error: BaseException | None) -> None:
+        """Log that a notification failed after its commit, once per store."""
+        if not self._notification_failed:
+            self._notification_failed = True
+            log.warning("a notification failed after its commit; waiting callers fall back to polling (%s)", error)
+
+
+async def begin(settings: PostgresSettings, io: ServerIO, text: str) -> Rows:
+    """Begin a transaction with the statement *text*."""
+    settings.observe("begin")
+    try:
+        return await io.message(text)
+    except psycopg.OperationalError as error:
+        if io.connection.closed:
+            raise StaleConnectionError from error
+        raise
+
+
+async def commit(settings: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
+    """Commit and notify in one message. The notification is a separate transaction, which does not wait for the disk.
+
+    With *resets* the same message resets session settings that the caller's own SQL may have changed.
+    """
+    settings.observe("commit")
+    after = ([_RESET] if resets else []) + ([notification(settings, signals)] if signals else [])
+    try:
+        await io.commit("commit", "; ".join(after))
+    except AfterCommitError as error:
+        settings.report_notification(error.__cause__)
+        if resets:
+            io.connection.pgconn.finish()
+    except psycopg.Error as error:
+        if (io.connection.closed or lost(error)) and not ended_as_idle(error):
+            raise errors.OutcomeUnknown(
+                f"the commit was not confirmed; send the same call again ({error})"
+            ) from error
+        raise
+
+
+async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
+    """Roll back if the connection still works; otherwise closing it rolls back.
+
+    With *resets* also reset the session settings that the caller's own SQL may have changed, or close the connection.
+    """
+    if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+        try:
+            await io.message(f"rollback; {_RESET}" if resets else "rollback")
+        except psycopg.Error:
+            if not resets:
+                return
+        else:
+            return
+    if resets:
+        io.connection.pgconn.finish()
+
+
+def notification(settings: PostgresSettings, signals: Collection[str]) -> str:
+    """Return the statement that notifies the listeners of *signals*, in its own transaction."""
+    return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {notify_call(settings, signals)}"
+
+
+def notify_statement(settings: PostgresSettings, signals: Collection[str]) -> Statement:
+    """Return the same with numbered parameters."""
+    text = f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), pg_notify($1, $2)"
+    return Statement(text.encode(), [settings.channel.encode(), _payload(signals).encode()])
+
+
+def notify_call(settings: PostgresSettings, signals: Collection[str]) -> str:
+    """Return the call that notifies the listeners of *signals*."""
+    return f"pg_notify('{settings.channel}', '{_payload(signals)}')"
+
+
+def _payload(signals: Collection[str]) -> str:
+    return "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
+
+
+DIGEST_CHARS = 8
+
+
+def digest(topic: str) -> str:
+    """Return the digest of a topic that is sent: short, of fixed length, and safe in a literal."""
+    return base64.b64encode(hashlib.blake2b(topic.encode(), digest_size=6).digest(), b"-_").decode()
+
+
+async def check_joined(settings: PostgresSettings, io: ServerIO) -> None:
+    """Raise if the transaction is on another store, or would not see rows committed while it waits."""
+    [[isolation]] = await io.message(_ISOLATION)
+    if isolation != "read committed":
+        raise errors.InvalidInput("connection", f"is in a {isolation} transaction; begin one that is read committed")
+    [[identity]] = await io.query(settings.texts.reading["schema_identity"], None, prepare=settings.prepares)
+    if settings.identity is not None and identity != settings.identity:
+        raise errors.InvalidInput(
+            "connection", f"is not open on this queue's database, or its schema {settings.schema!r}"
+        )
+
+
+def refuse_ended(connection: Any) -> None:
+    """Raise `Misconfigured` unless a valid transaction is open."""
+    status = connection.pgconn.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise errors.Misconfigured(
+            "a statement failed in this transaction, so the server rejects further statements in it"
+        )
+    if status != TransactionStatus.INTRANS:
+        raise errors.Misconfigured("the transaction that this would join has ended")

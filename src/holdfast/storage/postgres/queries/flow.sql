@@ -1,0 +1,168 @@
+-- Flow control: wake rows, schedules and dependencies.
+
+-- name: edge_end
+-- Record that children were told of the ends of their parents, one edge for each row of values.
+update holdfast.edge e set ended = v.ended
+  from unnest(%(c0)s::smallint[], %(c1)s::bigint[], %(c2)s::bigint[]) as v (ended, child, parent)
+ where e.child = v.child and e.parent = v.parent;
+
+-- name: edge_insert
+-- Store dependencies, one for each row of values.
+insert into holdfast.edge (child, parent, place, on_failed)
+select * from unnest(%(c0)s::bigint[], %(c1)s::bigint[], %(c2)s::integer[], %(c3)s::text[]);
+
+-- name: edges_delete
+-- Delete the dependencies of jobs, as children and as parents.
+delete from holdfast.edge where child = any (%(seqs)s::bigint[]) or parent = any (%(seqs)s::bigint[]);
+
+-- name: edges_of_children
+-- Read the dependencies of jobs whose parents have not been counted.
+select child, parent, on_failed from holdfast.edge
+ where child = any (%(seqs)s::bigint[]) and ended is null
+ order by child, parent;
+
+-- name: edges_of_parents
+-- Read some dependencies on jobs whose ends have not been counted.
+select child, parent, on_failed from holdfast.edge
+ where parent = any (%(seqs)s::bigint[]) and ended is null
+ order by parent, child
+ limit %(limit)s;
+
+-- name: edges_use
+-- Record that the store has dependencies.
+update holdfast.meta set value = '1' where name = 'edges';
+
+-- name: edges_used
+-- Read whether the store has dependencies.
+select value from holdfast.meta where name = 'edges';
+
+-- name: jobs_await
+-- Record that others wait for jobs.
+update holdfast.job set awaited = 1 where seq = any (%(seqs)s::bigint[]) and awaited = 0;
+
+-- name: jobs_dependent
+-- Read dependent jobs, skipping locked ones.
+select * from holdfast.job_row
+ where seq = any (%(seqs)s::bigint[]) and state = 'dependent'
+ order by seq
+/* lock: for update skip locked */;
+
+-- name: jobs_named
+-- Read the numbers and tenants of jobs by id, without locking them.
+select id, seq, tenant from holdfast.job where id = any (%(ids)s::text[]);
+
+-- name: jobs_states
+-- Read the ids and states of jobs, without locking them.
+select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[]);
+
+-- name: parents_of_job
+-- Read the jobs on which a job depends, in the given order.
+select j.* from holdfast.edge e cross join holdfast.job_row j
+ where e.child = %(seq)s and j.seq = e.parent
+ order by e.place;
+
+-- name: parents_unlocked
+-- Read the ids and states of jobs, skipping locked ones.
+select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[])
+ order by seq
+/* lock: for update skip locked */;
+
+-- name: pending_children
+-- Find those of these jobs that depend on a job whose end has not been counted.
+select n from unnest(%(seqs)s::bigint[]) as v (n)
+ where exists (select 1 from holdfast.edge where child = n and ended is null);
+
+-- name: schedule_by_name
+-- Read one schedule.
+select number, tenant, name, kind, payload, options, cron, every_ms, zone, missed, overlap, owner, ticks,
+       last_at_ms, last_tick_ms, last_job_id, paused, problem, set_at_ms, declared_at_ms
+  from holdfast.schedule
+ where tenant = %(tenant)s and name = %(name)s
+/* lock: for update */;
+
+-- name: schedule_delete
+-- Delete a schedule.
+delete from holdfast.schedule where number = %(number)s;
+
+-- name: schedule_insert
+-- Store a new schedule, unless there is one of its name.
+insert into holdfast.schedule (tenant, name, kind, payload, options, cron, every_ms, zone, missed, overlap, owner, ticks,
+    last_at_ms, last_tick_ms, last_job_id, paused, problem, set_at_ms, declared_at_ms)
+values (%(tenant)s, %(name)s, %(kind)s, %(payload)s, %(options)s, %(cron)s, %(every_ms)s, %(zone)s, %(missed)s, %(overlap)s,
+    %(owner)s, %(ticks)s, %(last_at_ms)s, %(last_tick_ms)s, %(last_job_id)s, %(paused)s, %(problem)s, %(set_at_ms)s, %(declared_at_ms)s)
+on conflict (tenant, name) do nothing
+returning number;
+
+-- name: schedule_write
+-- Store a changed schedule.
+update holdfast.schedule
+   set kind = %(kind)s,
+       payload = %(payload)s,
+       options = %(options)s,
+       cron = %(cron)s,
+       every_ms = %(every_ms)s,
+       zone = %(zone)s,
+       missed = %(missed)s,
+       overlap = %(overlap)s,
+       owner = %(owner)s,
+       ticks = %(ticks)s,
+       last_at_ms = %(last_at_ms)s,
+       last_tick_ms = %(last_tick_ms)s,
+       last_job_id = %(last_job_id)s,
+       paused = %(paused)s,
+       problem = %(problem)s,
+       set_at_ms = %(set_at_ms)s,
+       declared_at_ms = %(declared_at_ms)s
+ where number = %(number)s;
+
+-- name: schedules_by_name
+-- Read some schedules in order of tenant and name.
+select number, tenant, name, kind, payload, options, cron, every_ms, zone, missed, overlap, owner, ticks,
+       last_at_ms, last_tick_ms, last_job_id, paused, problem, set_at_ms, declared_at_ms
+  from holdfast.schedule
+ where (%(tenant)s::text is null or tenant = %(tenant)s)
+ order by tenant, name
+ limit %(limit)s;
+
+-- name: schedules_to_fire
+-- Read schedules that are not paused, skipping locked ones.
+select number, tenant, name, kind, payload, options, cron, every_ms, zone, missed, overlap, owner, ticks,
+       last_at_ms, last_tick_ms, last_job_id, paused, problem, set_at_ms, declared_at_ms
+  from holdfast.schedule
+ where number = any (%(numbers)s::bigint[]) and paused = 0
+ order by number
+/* lock: for update skip locked */;
+
+-- name: wake_awaited
+-- Append a wake row for each of these jobs that others wait for.
+insert into holdfast.wake (at_ms, target, number)
+select %(now)s, 'parent', seq from holdfast.job where seq = any (%(seqs)s::bigint[]) and awaited = 1;
+
+-- name: wake_delete
+-- Delete wake rows that have been folded.
+delete from holdfast.wake where wake = any (%(wakes)s::bigint[]);
+
+-- name: wake_insert
+-- Append a wake row.
+insert into holdfast.wake (at_ms, target, number) values (%(at_ms)s, %(target)s, %(number)s);
+
+-- name: wake_move
+-- Look at the targets of wake rows later.
+update holdfast.wake set at_ms = %(at_ms)s where wake = any (%(wakes)s::bigint[]);
+
+-- name: wake_of_target
+-- Delete the wake rows of one target.
+delete from holdfast.wake where target = %(target)s and number = %(number)s;
+
+-- name: wakes_due
+-- Read some wake rows that are due, earliest first, skipping locked ones.
+select wake, target, number from holdfast.wake
+ where at_ms <= %(now)s
+ order by at_ms, wake
+ limit %(limit)s
+/* lock: for update skip locked */;
+
+-- name: wakes_insert
+-- Append wake rows.
+insert into holdfast.wake (at_ms, target, number)
+select %(now)s, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);

@@ -1,0 +1,237 @@
+"""Callers who leave, come back and repeat: what happens to their jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.model_server import ModelServer
+from tests.support.service import wait_until
+
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+@pytest.mark.gateway_settings(grace=0.1)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_job_of_a_caller_who_left_while_it_waited_is_cancelled(
+    stream: bool, gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    first = gateway.open(text="first")
+    wait_until(lambda: upstream.generations)
+    second = gateway.open(text="second", stream=stream)
+    waiting = gateway.wait_for_job("ready")
+    second.leave()
+    wait_until(lambda: gateway.queue.get(waiting.id).state == "cancelled")
+    upstream.script.hold = False
+
+    assert first.response.status == 200
+    assert [one["prompt"] for one in upstream.generations] == ["first"]
+
+
+@pytest.mark.gateway_settings(grace=0.1)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_job_of_a_caller_who_left_during_the_load_is_cancelled(
+    stream: bool, gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.load_seconds = 0.5
+    answer = gateway.open(stream=stream)
+    wait_until(lambda: [job for job in gateway.jobs("running") if job.phase == "loading"])
+    job = gateway.jobs()[0]
+    answer.leave()
+    wait_until(lambda: gateway.queue.get(job.id).state == "cancelled")
+
+    assert upstream.generations == []
+
+
+@pytest.mark.gateway_settings(grace=0.1)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_connection_of_a_caller_who_left_before_the_first_token_is_closed(
+    stream: bool, gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    answer = gateway.open(stream=stream)
+    wait_until(lambda: upstream.generations)
+    answer.leave()
+    wait_until(lambda: upstream.events("gone"))
+    wait_until(lambda: gateway.jobs("cancelled"))
+
+
+@pytest.mark.gateway_settings(grace=0.1)
+def test_the_connection_of_a_caller_who_left_in_the_stream_is_closed(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.token_seconds, upstream.script.tokens = 0.02, 10_000
+    answer = gateway.open(stream=True)
+    assert answer.line()
+    answer.leave()
+    wait_until(lambda: upstream.events("gone"))
+    wait_until(lambda: gateway.jobs("cancelled"))
+
+
+@pytest.mark.gateway_settings(grace=0.05)
+@pytest.mark.parametrize("headers", [{"idempotency-key": "k1"}, {"prefer": "respond-async"}])
+def test_the_job_of_a_caller_who_asked_to_keep_it_goes_on(
+    headers: dict[str, str], gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    answer = gateway.open(headers=headers)
+    wait_until(lambda: upstream.generations)
+    job = gateway.jobs()[0]
+    answer.leave()
+    until = time.monotonic() + 0.2
+    wait_until(lambda: time.monotonic() > until)
+    upstream.script.hold = False
+    wait_until(lambda: gateway.queue.get(job.id).state == "done")
+
+    assert upstream.events("gone") == []
+
+
+# --- retries -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_retry_joins_the_job_whose_caller_has_gone(
+    path: str, stream: bool, served: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    first = served.open(path, stream=stream)
+    wait_until(lambda: upstream.generations)
+    first.leave()
+    exchange = next(iter(served.gateway.exchanges))
+    wait_until(lambda: exchange.grace is not None)
+    retry = served.open(path, stream=stream, headers=RETRY)
+    wait_until(lambda: exchange.callers)
+    upstream.script.hold = False
+
+    assert retry.response.status == 200
+    assert retry.response.headers["Holdfast-Job"] == exchange.job_id
+    assert len(upstream.generations) == 1
+
+
+def test_a_retry_gets_the_answer_of_a_job_that_ended_after_its_caller_left(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    first = gateway.open("/v1/completions")
+    wait_until(lambda: upstream.generations)
+    first.leave()
+    exchange = next(iter(gateway.gateway.exchanges))
+    wait_until(lambda: exchange.grace is not None)
+    upstream.script.hold = False
+    wait_until(lambda: exchange.ended)
+
+    answer = gateway.generate("/v1/completions", headers=RETRY)
+
+    assert answer.headers["Holdfast-Job"] == exchange.job_id
+    assert len(upstream.generations) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"text": "other"}, {"headers": {}}, {"headers": {**RETRY, "holdfast-tenant": "other"}}],
+)
+def test_another_request_does_not_join(
+    change: dict[str, Any], gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.hold = True
+    first = gateway.open("/v1/completions")
+    wait_until(lambda: upstream.generations)
+    first.leave()
+    exchange = next(iter(gateway.gateway.exchanges))
+    wait_until(lambda: exchange.grace is not None)
+    second = gateway.open("/v1/completions", **{"headers": RETRY, **change})
+    wait_until(lambda: len(gateway.jobs()) == 2)
+    upstream.script.hold = False
+
+    assert second.response.headers["Holdfast-Job"] != exchange.job_id
+
+
+def test_a_retry_never_joins_a_job_with_a_live_caller(gateway: RunningGateway, upstream: ModelServer) -> None:
+    upstream.script.hold = True
+    first = gateway.open("/v1/completions")
+    wait_until(lambda: upstream.generations)
+    second = gateway.open("/v1/completions", headers=RETRY)
+    wait_until(lambda: len(gateway.jobs()) == 2)
+    upstream.script.hold = False
+
+    assert first.response.headers["Holdfast-Job"] != second.response.headers["Holdfast-Job"]
+    assert len(upstream.generations) == 2
+
+
+def test_requests_with_one_idempotency_key_are_one_job(served: RunningGateway, upstream: ModelServer) -> None:
+    upstream.script.hold = True
+    both = [served.open("/v1/completions", headers={"idempotency-key": "k1"}) for _ in range(2)]
+    exchange_of = served.gateway.exchanges
+    wait_until(lambda: [one for one in exchange_of if one.callers == 2])
+    upstream.script.hold = False
+    first, second = (one.rest() for one in both)
+    later = served.generate("/v1/completions", headers={"idempotency-key": "k1"})
+    other = served.generate("/v1/completions", text="other", headers={"idempotency-key": "k1"})
+
+    assert first == second == later.content
+    assert len(upstream.generations) == 1
+    assert other.status == 422
+
+
+# --- the model server ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_model_server_is_asked_again(
+    status: int, served: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.statuses = [status, status]
+    answer = served.generate("/v1/chat/completions")
+
+    assert answer.status == 200
+    assert served.queue.get(answer.headers["Holdfast-Job"]).attempt == 3
+
+
+@pytest.mark.gateway_settings(max_attempts=2)
+def test_the_last_refusal_of_an_overloaded_server_is_passed_on(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.statuses, upstream.script.retry_after = [503, 503], "0"
+    answer = gateway.generate("/v1/chat/completions")
+
+    assert answer.status == 503
+    assert answer.json["error"]["message"] == "scripted 503"
+    assert answer.headers["retry-after"] == "0"
+
+
+def test_the_model_server_decides_whether_a_retry_makes_sense(gateway: RunningGateway, upstream: ModelServer) -> None:
+    upstream.script.statuses, upstream.script.should_retry = [503], "false"
+    assert gateway.generate("/v1/chat/completions").status == 503
+    upstream.script.statuses, upstream.script.should_retry = [500], "true"
+    assert gateway.generate("/v1/chat/completions").status == 200
+
+
+@pytest.mark.gateway_settings(max_attempts=2)
+def test_a_model_server_that_fails_to_the_end_gives_an_error_with_the_job(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.cut_after = [0, 0]
+    answer = gateway.generate("/v1/messages")
+
+    assert answer.status == 502
+    assert answer.headers["Holdfast-Job"] in answer.json["error"]["message"]
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_a_job_that_an_operator_cancels_ends_its_caller(gateway: RunningGateway, upstream: ModelServer) -> None:
+    upstream.script.hold = True
+    first = gateway.open()
+    wait_until(lambda: upstream.generations)
+    second = gateway.open(text="second")
+    job = gateway.wait_for_job("ready")
+    assert gateway.client.post(f"/jobs/{job.id}/cancel").status == 200
+
+    assert second.response.status == 503
+    assert job.id.encode() in second.rest()
+    upstream.script.hold = False
+    assert first.response.status == 200

@@ -1,0 +1,116 @@
+"""Plain forms write what the full forms write, in one round trip, and give way to concurrent changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from hypothesis import Phase, given, settings
+
+from holdfast import Queue
+from holdfast.client.connect import queue_on
+from holdfast.storage.plain_contract import FinishedJobs
+from holdfast.storage.postgres import scan_positions
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.postgres.transaction import PostgresTransaction
+from holdfast.storage.sql_transaction import SqlTransaction
+from tests.support import plain_forms, postgres_schemas
+from tests.support.clock import ManualClock
+from tests.support.postgres_server import database_url
+
+# All columns but those that number events and transactions: in one call, the order of jobs may differ.
+TABLES = {
+    "job_row": "*",
+    "event": "job_id, number, name, at_ms, route, tenant, tags, state, attempt, epoch, worker, due_at_ms",
+    "attempt": "*",
+    "fair_key": "*",
+    "route": "*",
+    "kept_key": "*",
+    "tag": "*",
+}
+
+
+class PairOfSchemas(plain_forms.Pair):
+    """Two schemas of one database."""
+
+    def __init__(self) -> None:
+        self.schemas = postgres_schemas.take(), postgres_schemas.take()
+        self._connection = psycopg.connect(database_url(), autocommit=True)
+        super().__init__()
+
+    def open(self, index: int, clock: ManualClock) -> Queue:
+        url = f"{database_url()}?options={quote('-csynchronous_commit=off')}"
+        return queue_on(PostgresStore(url, schema=self.schemas[index], clock=clock))
+
+    def close(self) -> None:
+        super().close()
+        self._connection.close()
+        for schema in self.schemas:
+            postgres_schemas.give_back(schema, trusted=True)
+
+    def without_plain_forms(self) -> AbstractContextManager[None]:
+        return without_plain_forms()
+
+    def rename_token(self, index: int, token: str, renamed: str) -> None:
+        text = f"update {self.schemas[index]}.job set lease_token = %s where lease_token = %s"
+        self._connection.execute(text.encode(), [renamed, token])
+
+    def contents_of(self, index: int) -> dict[str, list[Any]]:
+        schema = self.schemas[index]
+        ids: dict[Any, int] = dict(self._connection.execute(f"select id, seq from {schema}.job".encode()).fetchall())
+        found = {}
+        for table, columns in TABLES.items():
+            rows = self._connection.execute(f"select {columns} from {schema}.{table}".encode()).fetchall()
+            found[table] = sorted((tuple(ids.get(value, value) for value in row) for row in rows), key=repr)
+        return found
+
+
+@contextmanager
+def without_plain_forms() -> Iterator[None]:
+    async def none_finished(tx: PostgresTransaction, _settlements: object) -> FinishedJobs:
+        return FinishedJobs(await tx.now(), {})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PostgresTransaction, "may_be_plain", False)
+        patch.setattr(PostgresTransaction, "insert_plain_jobs", SqlTransaction.insert_plain_jobs)
+        patch.setattr(PostgresTransaction, "finish_held", none_finished)
+        yield
+
+
+def compare(history: list[tuple[Any, ...]]) -> None:
+    """Run a history on both stores and compare them after each step."""
+    pair = PairOfSchemas()
+    with pytest.MonkeyPatch.context() as patch:
+        # Behind a scan position a new job may be passed over for a second.
+        patch.setattr(scan_positions, "_LIFE_SECONDS", 0.0)
+        pair.compare(history)
+    pair.close()
+
+
+@pytest.mark.slow("random histories run on two stores")
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plain_forms.histories)
+def test_plain_and_full_forms_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
+    compare(history)
+
+
+@pytest.mark.slow("random histories run on two stores")
+@settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plain_forms.bulk_histories)
+def test_plain_and_full_forms_of_many_jobs_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
+    compare(history)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("drawn", [plain_forms.histories, plain_forms.bulk_histories], ids=["few", "many"])
+def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: Any) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(drawn)
+    def compare_drawn(history: list[tuple[Any, ...]]) -> None:
+        compare(history)
+
+    compare_drawn()

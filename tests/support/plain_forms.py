@@ -1,0 +1,220 @@
+"""The same calls on two stores, of which one has no plain forms, and histories of calls to compare them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast import Claim, Deferred, Done, Failed, NewJob, Outcome, Queue
+from holdfast.domain.claims import fence_of, row_fence
+from holdfast.domain.job import job_of, row_of
+from holdfast.errors import Conflict, LeaseLost
+from tests.support.clock import ManualClock
+
+
+class Pair(ABC):
+    """The same calls on two stores, of which the second has no plain forms."""
+
+    def __init__(self) -> None:
+        self._clocks = ManualClock(), ManualClock()
+        self.queues = [self.open(index, clock) for index, clock in enumerate(self._clocks)]
+        self._claims: tuple[list[Claim], list[Claim]] = ([], [])
+        for queue in self.queues:
+            queue.migrate()
+
+    @abstractmethod
+    def open(self, index: int, clock: ManualClock) -> Queue:
+        """Return a queue on an empty store."""
+
+    @abstractmethod
+    def without_plain_forms(self) -> AbstractContextManager[None]:
+        """Return a context in which the engine has no plain forms."""
+
+    @abstractmethod
+    def rename_token(self, index: int, token: str, renamed: str) -> None:
+        """Change the lease token of running jobs in the store."""
+
+    @abstractmethod
+    def contents_of(self, index: int) -> dict[str, list[Any]]:
+        """Return all rows of a store, with numbers of jobs in place of ids."""
+
+    def close(self) -> None:
+        for queue in self.queues:
+            queue.close()
+
+    def _both(self) -> Iterator[tuple[int, Queue]]:
+        yield 0, self.queues[0]
+        with self.without_plain_forms():
+            yield 1, self.queues[1]
+
+    def enqueue(self, kind: str, options: dict[str, Any]) -> None:
+        for _, queue in self._both():
+            queue.enqueue(kind, {"text": "x" * options.get("size", 1)}, **_options(options))
+
+    def enqueue_many(self, jobs: list[tuple[str, dict[str, Any]]]) -> None:
+        for _, queue in self._both():
+            enqueued = queue.enqueue_many(
+                [NewJob(kind, {"text": "x" * options.get("size", 1)}, **_options(options)) for kind, options in jobs]
+            )
+            assert [one.job for one in enqueued if one.created] == [
+                queue.get(one.id) for one in enqueued if one.created
+            ]
+
+    def claim(self, limit: int, options: dict[str, Any]) -> None:
+        token = f"token-{len(self._claims[0])}"
+        for index, queue in self._both():
+            try:
+                claims = queue.claim_many(limit=limit, worker="w", incarnation="i", **options)
+            except Conflict:  # the chosen token is in use by another claim
+                continue
+            assert [claim.job for claim in claims] == [queue.get(claim.job.id) for claim in claims]
+            assert [fence_of(claim) for claim in claims] == [row_fence(row_of(claim.job)) for claim in claims]
+            if "lease_token" in options:
+                self._claims[index].extend(claim for claim in claims if not claim.repeated)
+                continue
+            # Tokens are random, and the only difference.
+            self.rename_token(index, _token(claims), token)
+            self._claims[index].extend(_with_token(claim, token) for claim in claims)
+
+    def settle(self, count: int, outcome: Outcome) -> None:
+        for index, queue in self._both():
+            chosen, self._claims[index][:] = self._claims[index][:count], self._claims[index][count:]
+            pairs = [
+                (claim, Done({"place": place}) if outcome == DIFFERENT else outcome)
+                for place, claim in enumerate(chosen)
+            ]
+            for settlement in queue.settle_many(pairs):
+                assert settlement.job is None or settlement.job == queue.get(settlement.job.id)
+
+    def change(self, change: str) -> None:
+        """Change the job of the newest claim while it runs."""
+        for index, queue in self._both():
+            if not self._claims[index]:
+                continue
+            claim = self._claims[index][-1]
+            with suppress(LeaseLost, Conflict):
+                match change:
+                    case "priority":
+                        queue.reprioritize(claim.job.id, 5)
+                    case "phase":
+                        queue.progress(claim, phase="half")
+                    case "percent":
+                        queue.progress(claim, percent=50)
+                    case "cancel":
+                        queue.cancel(claim.job.id)
+                    case "settle":
+                        queue.settle(claim, Done())
+
+    def advance(self, seconds: float) -> None:
+        for clock in self._clocks:
+            clock.advance(seconds)
+
+    def heartbeat(self, count: int, lease: float) -> None:
+        for index, queue in self._both():
+            answers = queue.heartbeat_many(self._claims[index][:count], lease=lease)
+            assert len(answers) == len(self._claims[index][:count])
+
+    def contents(self) -> list[dict[str, list[Any]]]:
+        return [self.contents_of(index) for index in range(2)]
+
+    def compare(self, history: list[tuple[Any, ...]]) -> None:
+        """Run a history on both stores and compare them after each step."""
+        for step, *arguments in history:
+            getattr(self, step)(*arguments)
+            plain, full = self.contents()
+            assert plain == full, step
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    kept = {"dedupe_key": "kept", "dedupe_for": 20} if "kept" in options else {}
+    return {name: value for name, value in options.items() if name not in {"size", "kept"}} | kept
+
+
+def _token(claims: Sequence[Claim]) -> str:
+    return claims[0].lease_token if claims else ""
+
+
+def _with_token(claim: Claim, token: str) -> Claim:
+    return Claim(job_of(row_of(claim.job)._replace(lease_token=token)), claim.lease_ms)
+
+
+DIFFERENT = Done("a result of its own for each")
+FOLLOWED = Done(follow_ups=[NewJob("send"), NewJob("extract", dedupe_key="k1")])
+kinds = st.sampled_from(["extract", "send"])
+new_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "size": st.sampled_from([1, 1_500]),
+        "tenant": st.sampled_from(["a", "b", "c"]),
+        "priority": st.sampled_from([-1, 0, 2]),
+        "delay": st.sampled_from([0, 5]),
+        "deadline": st.sampled_from([3, 60]),
+        "tags": st.just({"order": "42"}),
+        "headers": st.just({"trace": "1"}),
+        "max_attempts": st.sampled_from([1, 3]),
+        "events": st.just("all"),
+        "affinity": st.just("model"),
+        "dedupe_key": st.sampled_from(["k1", "k2"]),
+        "kept": st.just(True),
+    },
+)
+claim_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "kinds": st.sampled_from([["send"], ["extract", "send"]]),
+        "acknowledged": st.sampled_from([0, 1]),
+        "lease_token": st.sampled_from(["first", "second"]),
+    },
+)
+outcomes = st.sampled_from(
+    [Done({"ok": True}), Done(), DIFFERENT, DIFFERENT, FOLLOWED, Failed("no", retry_after=0), Deferred(after=1)]
+)
+plain_options = st.fixed_dictionaries({"tenant": st.sampled_from(["a", "b", "c"])})
+enqueues = st.tuples(st.just("enqueue"), kinds, st.one_of(plain_options, new_options))
+claims = st.tuples(st.just("claim"), st.sampled_from([1, 1, 1, 2]), st.one_of(st.just({}), claim_options))
+steps = st.one_of(
+    enqueues,
+    claims,
+    claims,
+    st.tuples(st.just("settle"), st.sampled_from([1, 1, 2, 10]), outcomes),
+    st.tuples(st.just("heartbeat"), st.sampled_from([1, 2, 10]), st.sampled_from([5, 60])),
+    st.tuples(st.just("advance"), st.sampled_from([0.5, 6, 31, 31])),
+)
+histories = st.tuples(st.lists(enqueues, min_size=6, max_size=10), st.lists(steps, min_size=15, max_size=25)).map(
+    lambda parts: [*parts[0], *parts[1]]
+)
+
+# Many jobs at once: enqueued, claimed, changed while they run, settled.
+bulks: st.SearchStrategy[Any] = st.tuples(
+    st.just("enqueue_many"),
+    st.one_of(
+        st.lists(st.tuples(st.just("send"), st.just({})), min_size=12, max_size=20),
+        st.lists(st.tuples(kinds, plain_options), min_size=12, max_size=25),
+        st.lists(st.tuples(st.just("send"), st.one_of(plain_options, new_options)), min_size=12, max_size=20),
+    ),
+)
+few = st.lists(
+    st.one_of(
+        st.tuples(st.just("advance"), st.sampled_from([0.5, 6, 31])),
+        st.tuples(st.just("heartbeat"), st.just(20), st.just(60)),
+        st.tuples(st.just("change"), st.sampled_from(["priority", "phase", "percent", "cancel", "settle"])),
+        enqueues,
+    ),
+    max_size=1,
+)
+rounds = st.tuples(
+    bulks,
+    few,
+    st.tuples(st.just("claim"), st.sampled_from([5, 12, 20]), st.one_of(st.just({}), st.just({}), claim_options)),
+    few,
+    st.tuples(
+        st.just("settle"),
+        st.just(20),
+        st.sampled_from([Done(), Done(), DIFFERENT, DIFFERENT, Failed("no", retry_after=0)]),
+    ),
+).map(lambda parts: [parts[0], *parts[1], parts[2], *parts[3], parts[4]])
+bulk_histories = st.lists(rounds, min_size=3, max_size=6).map(lambda parts: [step for part in parts for step in part])
