@@ -224,6 +224,11 @@ def finding(one: results.Finding) -> Document:
     return {"name": one.name, "status": one.status, "detail": one.detail, "remedy": one.remedy}
 
 
+def failure_group(one: results.FailureGroup) -> Document:
+    """Return jobs that failed in the same way."""
+    return _with_timestamps(one)
+
+
 def worker(one: results.WorkerInfo) -> Document:
     """Return one worker as last reported by its heartbeat."""
     return _with_timestamps(one)
@@ -336,6 +341,7 @@ def _with_timestamps(
     | access.AuditEntry
     | access.Token
     | artifacts.Upload
+    | results.FailureGroup
     | results.WorkerInfo
     | schedules.Schedule,
 ) -> Document:

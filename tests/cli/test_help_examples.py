@@ -67,6 +67,10 @@ def prepare(arguments: list[str]) -> None:
             queue._runner.write(webhooks.add_webhook, "wh_mvxgk3tdmfxgg2lb", new, "whsec_", "ada@host")
         if "schedules" in arguments:
             queue.schedules.set("nightly", kind="report.write", cron="0 3 * * *")
+        if "failures" in arguments:
+            failing = queue.claim(kinds=["order.ship"])
+            assert failing is not None
+            queue.settle(failing, holdfast.Failed("no address", reason="no_address", permanent=True))
         if "requeue" in arguments:
             queue.admin.cancel_many(["order-42", "order-43"])
         if not {"wait", "artifact", "output"}.isdisjoint(arguments):

@@ -96,6 +96,7 @@ def jobs() -> None:
 @click.option(
     "--tag", "tags", type=params.PAIR, multiple=True, metavar="K=V", help="Only jobs with this tag. Repeatable."
 )
+@click.option("--fingerprint", metavar="F", help="Only jobs that failed in one way; see 'holdfast failures'.")
 @click.option("--root", metavar="ID", help="Only this job and the jobs of its tree: follow-ups, and theirs.")
 @click.option(
     "--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of jobs, up to 1000."

@@ -57,6 +57,7 @@ COMMANDS = {
     "gateway": "holdfast.cli.gateway:gateway",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "jobs": "holdfast.cli.jobs:jobs",
+    "failures": "holdfast.cli.failures:failures",
     "lanes": "holdfast.cli.lanes:lanes",
     "kinds": "holdfast.cli.kinds:kinds",
     "events": "holdfast.cli.events:events",

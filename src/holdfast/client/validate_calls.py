@@ -1,7 +1,8 @@
 """Validation of whole calls, before a transaction begins."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from holdfast.client import ids
 from holdfast.domain import artifacts, errors, failures, limits, new_job, results, validation
@@ -13,6 +14,7 @@ from holdfast.tasks.definition import TaskTable
 
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
 """The parameters of the caller's SQL."""
+_FINGERPRINT: Final = re.compile("[0-9a-f]{16}")
 
 
 def not_connected(function: str) -> errors.InvalidInput:
@@ -194,6 +196,13 @@ def job_id_or_number(value: str | int) -> str | int:
     return job_id(value)
 
 
+def failure_fingerprint(value: str | None) -> str | None:
+    """Return *value*, or raise `InvalidInput` if it is not the fingerprint of a failure."""
+    if value is not None and not _FINGERPRINT.fullmatch(validation.name(value, "fingerprint")):
+        raise errors.InvalidInput("fingerprint", "must be 16 hexadecimal digits, as in queue.admin.failures()")
+    return value
+
+
 def job_filter(
     *,
     state: State | Sequence[State] | None,
@@ -205,8 +214,11 @@ def job_filter(
     root: str | None = None,
     tags: Mapping[str, str] | None = None,
     older_than: validation.Duration | None,
+    fingerprint: str | None = None,
 ) -> results.JobFilter:
     """Return the filter for these options, or raise `InvalidInput`."""
+    if fingerprint is not None and (session is not None or root is not None):
+        raise errors.InvalidInput("fingerprint", "cannot be combined with a session or a root; leave one out")
     return results.JobFilter(
         states=_states(state),
         kind=validation.optional_name(kind, "kind"),
@@ -216,6 +228,7 @@ def job_filter(
         session=validation.optional_name(session, "session"),
         root=validation.optional_name(root, "root", limits.JOB_ID_CHARS_MAX),
         tags=tuple(validation.string_map(tags or {}, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX).items()),
+        fingerprint=failure_fingerprint(fingerprint),
         age_ms=None if older_than is None else validation.duration_ms(older_than, "older_than"),
     )
 

@@ -52,6 +52,8 @@ class JobFilter(NamedTuple):
     """The id of the first job of a tree."""
     tags: tuple[tuple[str, str], ...] = ()
     """All of these."""
+    fingerprint: str | None = None
+    """That of a failure; only without a session and a root."""
     age_ms: int | None = None
     """The minimum age: since it finished, or since it was enqueued if it has not finished."""
 
@@ -180,6 +182,38 @@ class ArtifactInfo:
     """The epoch of the attempt that stored it; 0 for an input."""
     created_at: datetime
     """When it was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Jobs that failed in the same way: the same kind, exception, place and message, up to numbers and ids."""
+
+    fingerprint: str
+    """What these failures have in common, as 16 hexadecimal digits; `queue.jobs(fingerprint=…)` lists the jobs."""
+    kind: str
+    """The kind of the jobs."""
+    error: str
+    """The class of the exception, or the reason of a failure without one."""
+    message: str
+    """The message, with `#` in place of numbers and ids."""
+    frames: tuple[str, ...]
+    """The innermost calls in the user's code, outermost first, each as `file.py function`."""
+    tenants: tuple[str, ...]
+    """The tenants of the jobs."""
+    lanes: tuple[str, ...]
+    """The lanes of the jobs."""
+    count: int
+    """How often a job failed so, counted up to 1,000 for each tenant and lane; requeued jobs count too."""
+    this_hour: int
+    """How often within the last hour."""
+    hour_before: int
+    """How often within the hour before it."""
+    first_at: datetime
+    """When a job first failed so."""
+    last_at: datetime
+    """When a job last failed so."""
+    example: str | None
+    """The id of the newest job that failed so; None if it was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

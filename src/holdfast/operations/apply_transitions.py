@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.domain import clock, events, transitions
 from holdfast.domain.job import FINISHED, WAITING, JobRow
 from holdfast.domain.routing import RoutingTable, fair_key_of
-from holdfast.operations import sessions
+from holdfast.operations import failures, sessions
 from holdfast.storage import contract, notifications
 
 _TO_CLAIM: Final = ("ready", "scheduled")
@@ -22,6 +22,8 @@ async def apply_transitions(
     await tx.apply(adjusted, now)
     if routing.has_edges and (ended := [one.after.seq for one in adjusted if one.finishes]):
         await tx.wake_awaited(ended, now)
+    if failed := [one.after for one in adjusted if one.after.state == "failed" and one.finishes]:
+        await failures.record(tx, failed, now)
     return await finish_transitions(tx, routing, adjusted, now)
 
 

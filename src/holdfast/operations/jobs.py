@@ -71,6 +71,7 @@ async def jobs(
     """Return a page of jobs, newest first."""
     by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED
     by_finish = by_finish and job_filter.session is None and job_filter.root is None and not job_filter.tags
+    by_finish = by_finish or job_filter.fingerprint is not None
     if job_filter.session is not None:
         job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)

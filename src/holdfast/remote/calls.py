@@ -17,6 +17,7 @@ from holdfast.operations import (
     claim as claim_operations,
     dependencies as dependency_operations,
     enqueue as enqueue_operations,
+    failures as failure_operations,
     jobs as job_operations,
     lease as lease_operations,
     maintenance,
@@ -326,6 +327,15 @@ async def unserved(http: Http) -> list[serving.Unserved]:
     return [decode.unserved(one) for one in (await http.get(path("problems")))["unserved"]]
 
 
+@over_http(failure_operations.groups)
+async def failure_groups(
+    http: Http, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int
+) -> list[results.FailureGroup]:
+    """Return the groups with the newest failures."""
+    query = {"fingerprint": fingerprint, "tenant": tenant, "kind": kind, "limit": limit}
+    return [decode.failure_group(one) for one in (await http.get(path("failures"), query))["failures"]]
+
+
 @over_http(job_operations.problems)
 async def problems(http: Http) -> list[results.Finding]:
     """Return findings about jobs."""
@@ -386,6 +396,12 @@ async def prune_jobs(http: Http, state: State, age_ms: int, after: JobPosition =
     reply = await _prune(http, "jobs", age_ms, state=state, after=list(after))
     position: JobPosition = tuple(reply["after"])
     return reply["deleted"], position
+
+
+@over_http(failure_operations.prune)
+async def prune_failures(http: Http, age_ms: int) -> bool:
+    """Delete a chunk of failures."""
+    return bool((await _prune(http, "failures", age_ms))["deleted"])
 
 
 @over_http(admin_operations.prune_message_ids)

@@ -221,6 +221,11 @@ def backlog(one: Document) -> results.Backlog:
     return results.Backlog(**{**one, "ready": tuple(results.Waiting(**waiting) for waiting in one["ready"])})
 
 
+def failure_group(one: Document) -> results.FailureGroup:
+    """Return jobs that failed in the same way."""
+    return results.FailureGroup(**_with_times(one))
+
+
 def unserved(one: Document) -> Unserved:
     """Return a group of ready jobs that no live worker takes."""
     return Unserved(**{**one, "requires": tuple(one["requires"])})

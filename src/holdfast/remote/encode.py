@@ -220,5 +220,6 @@ def job_filter(wanted: results.JobFilter) -> dict[str, Any]:
         "session": wanted.session,
         "root": wanted.root,
         "tag": [f"{tag}={value}" for tag, value in wanted.tags],
+        "fingerprint": wanted.fingerprint,
         "older_than": None if wanted.age_ms is None else wanted.age_ms / 1000,
     }

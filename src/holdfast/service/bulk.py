@@ -9,8 +9,12 @@ from holdfast import json_view
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import access, claims, errors, kinds, limits, new_job, strict_json, validation
 from holdfast.domain.output import OutputWrite, StreamEnd, check_text
-from holdfast.domain.results import WorkerInfo
-from holdfast.operations import admin as admin_operations, output as output_operations
+from holdfast.domain.results import FailureGroup, WorkerInfo
+from holdfast.operations import (
+    admin as admin_operations,
+    failures as failure_operations,
+    output as output_operations,
+)
 from holdfast.service import new_jobs, problems
 from holdfast.service.call import Call, check_limits, reply, reply_text
 from holdfast.service.claims import claims_of, renewal_view, settle_all
@@ -107,7 +111,7 @@ async def counts(call: Call) -> Response:
 
 
 async def prune(call: Call) -> Response:
-    """Delete a chunk of old jobs, events or message ids."""
+    """Delete a chunk of old jobs, failures, events or message ids."""
     check_limits(call.route.body or {}, call.body, "")
     body, runner = call.body, call.service.runner
     what, age_ms, held_back = body["what"], body["age_ms"], False
@@ -122,6 +126,8 @@ async def prune(call: Call) -> Response:
             deleted, after = await runner.write(admin_operations.prune_jobs, state, age_ms, position)
         case "message_ids":
             deleted = await runner.write(admin_operations.prune_message_ids, age_ms)
+        case "failures":
+            deleted = int(await runner.write(failure_operations.prune, age_ms))
         case _ if dry_run:
             deleted, held_back = await runner.read(admin_operations.count_prunable_events, age_ms)
         case _:
@@ -173,6 +179,19 @@ async def leave(call: Call) -> Response:
 async def backlog(call: Call) -> Response:
     """Return waiting and running jobs, counted up to a limit."""
     return reply(asdict(await call.queue.admin.backlog()))
+
+
+async def failures(call: Call) -> Response:
+    """Return failed jobs in groups that failed in the same way, within the caller's scope."""
+    query = {name: value for name, value in call.query.items() if name != "tenant"}
+    found = await call.queue.admin.failures(tenant=call.tenant, **query)
+    groups = [json_view.failure_group(one) for one in found if _sees_failures(call, one)]
+    return reply({"failures": groups})
+
+
+def _sees_failures(call: Call, one: FailureGroup) -> bool:
+    kinds, lanes = call.grants.kinds, call.grants.lanes
+    return (kinds is None or one.kind in kinds) and (lanes is None or set(one.lanes) <= set(lanes))
 
 
 async def findings(call: Call) -> Response:

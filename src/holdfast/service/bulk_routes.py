@@ -147,7 +147,7 @@ BULK: Final = (
         body=schemas.strict(
             ["what", "age_ms"],
             {
-                "what": schemas.choice("jobs", "events", "message_ids"),
+                "what": schemas.choice("jobs", "failures", "events", "message_ids"),
                 "age_ms": schemas.integer(
                     0, limits.PAUSE_MS_MAX, description="Since the end of the job, or since the event."
                 ),
@@ -192,6 +192,22 @@ BULK: Final = (
         {"ready": [], "scheduled": 0, "blocked": 0, "running": 0, "expired": 0, "suspect": 0},
         any_tenant=True,
         any_job=True,
+    ),
+    call.Endpoint(
+        "GET",
+        "/v1/failures",
+        "list_failures",
+        "List failed jobs in groups that failed in the same way, newest failure first",
+        bulk.failures,
+        ("read",),
+        schemas.shape(failures=_ANSWERS),
+        {"failures": []},
+        query={
+            "fingerprint": schemas.FINGERPRINT,
+            "kind": schemas.text(),
+            "tenant": schemas.TENANT,
+            "limit": schemas.integer(1, limits.PAGE_MAX, limits.PAGE_DEFAULT),
+        },
     ),
     call.Endpoint(
         "GET",

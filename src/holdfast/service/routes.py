@@ -101,6 +101,7 @@ _JOBS: Final = (
                 **schemas.array(schemas.STRING, limits.TAGS_MAX),
                 "description": "Tags that the jobs have, all of them, each as `key=value`.",
             },
+            "fingerprint": schemas.FINGERPRINT,
             "after": schemas.text(description="The cursor of the page before."),
             "limit": _LIMIT,
         },

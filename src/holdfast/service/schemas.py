@@ -78,6 +78,11 @@ INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+FINGERPRINT: Final = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{16}$",
+    "description": "What failures have in common.",
+}
 TENANT: Final = text(description="Only this tenant; default: that of the token.")
 WAIT_SECONDS_MAX: Final = 60
 EPOCH_MAX: Final = (1 << 31) - 1

@@ -20,6 +20,7 @@ from holdfast.domain.job import AttemptRow, Job, JobRow, State
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
 from holdfast.storage import randomness
+from holdfast.storage.chart_contract import ChartTransaction
 from holdfast.storage.content import ContentTransaction
 from holdfast.storage.flow_contract import FlowTransaction
 from holdfast.storage.plain_contract import PlainForms
@@ -123,7 +124,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(PlainForms, ContentTransaction, ServiceTransaction, FlowTransaction):
+class StoreTransaction(PlainForms, ContentTransaction, ServiceTransaction, FlowTransaction, ChartTransaction):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)

@@ -228,6 +228,13 @@ SharedQuery: TypeAlias = Literal[
     "wake_awaited",
     "wakes_due",
     "wakes_insert",
+    # charts
+    "failure_groups",
+    "failure_groups_delete",
+    "failure_groups_write",
+    "failures_delete",
+    "failures_insert",
+    "jobs_by_fingerprint",
     # schema
     "health_schema",
     "health_version",

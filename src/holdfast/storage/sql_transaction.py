@@ -21,6 +21,7 @@ from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_ke
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_access import SqlAccess
+from holdfast.storage.sql_charts import SqlCharts
 from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_flow import SqlFlow
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
@@ -50,7 +51,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow):
+class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow, SqlCharts):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)
@@ -459,6 +460,9 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks
         finished_before, seq_before = before
         values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
         session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
+        if job_filter.fingerprint is not None:
+            named = {"fingerprint": job_filter.fingerprint, "finished_before": finished_before, "tags": tags}
+            return await self._jobs("jobs_by_fingerprint", {**values, **named})
         if session is not None:
             return await self._jobs("jobs_by_session", {**values, "session": session, "root": root, "tags": tags})
         if root is not None:

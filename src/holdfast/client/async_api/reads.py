@@ -37,6 +37,7 @@ class AsyncJobReads:
         session: str | None = None,
         root: str | None = None,
         tags: Mapping[str, str] | None = None,
+        fingerprint: str | None = None,
         older_than: Duration | None = None,
         after: str | None = None,
         limit: int = 100,
@@ -46,8 +47,9 @@ class AsyncJobReads:
         Each option selects the jobs that match it. *state* is one state or several. A single finished state is sorted
         by finish time, everything else by enqueue order. *failure_class* is `transient` or `permanent`. *session*
         selects the entries of a session of *tenant*, by default of the default tenant; *root* a job, by its id, and
-        the jobs of its tree (`Job.root`); *tags* jobs that have all of these. *older_than* is the number of seconds
-        since a job finished, or since it was enqueued if it has not finished.
+        the jobs of its tree (`Job.root`); *tags* jobs that have all of these; *fingerprint* those that failed in one
+        way (`admin.failures`), by finish time. *older_than* is the number of seconds since a job finished, or since
+        it was enqueued if it has not finished.
         """
         job_filter = validate_calls.job_filter(
             state=state,
@@ -59,6 +61,7 @@ class AsyncJobReads:
             root=root,
             tags=tags,
             older_than=older_than,
+            fingerprint=fingerprint,
         )
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = validation.optional_name(after, "after")

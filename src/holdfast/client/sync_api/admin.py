@@ -13,13 +13,23 @@ from holdfast.domain import limits, new_job, results, strict_json, validation
 from holdfast.domain.access import AuditEntry
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, State
-from holdfast.domain.results import Backlog, CancelReport, Pruned, Requeued, StoreReport, Tally, WorkerInfo
+from holdfast.domain.results import (
+    Backlog,
+    CancelReport,
+    FailureGroup,
+    Pruned,
+    Requeued,
+    StoreReport,
+    Tally,
+    WorkerInfo,
+)
 from holdfast.domain.serving import Unserved
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.operations import (
     access as access_operations,
     admin as admin_operations,
+    failures as failure_operations,
     jobs as job_operations,
     maintenance,
 )
@@ -70,6 +80,24 @@ class Admin(Namespace):
     def unserved(self) -> list[Unserved]:
         """Return counts of ready jobs that no live worker serves, by lane, kind and requirements, with the reason."""
         return self._runner.read(job_operations.unserved)
+
+    def failures(
+        self,
+        *,
+        fingerprint: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[FailureGroup]:
+        """Return failed jobs in groups that failed in the same way, those with the newest failure first.
+
+        *fingerprint*, *kind* and *tenant* select the failures. At most *limit* groups are read, counted by tenant and
+        lane; `queue.jobs(fingerprint=…)` lists the jobs of one.
+        """
+        fingerprint, kind = validate_calls.failure_fingerprint(fingerprint), validation.optional_name(kind, "kind")
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        tenant = validate_calls.tenant(tenant)
+        return self._runner.read(failure_operations.groups, fingerprint, tenant, kind, limit)
 
     def report(self) -> StoreReport:
         """Return findings about the health of the store and its jobs."""
@@ -185,10 +213,10 @@ class Admin(Namespace):
     ) -> Pruned:
         """Delete jobs that finished more than *older_than* seconds ago, with all their data, in bounded chunks.
 
-        *states* are the final states of the jobs to delete. Also delete events older than *events_older_than*
-        seconds, by default *older_than*, expired uploads and dedupe keys, and the message ids of entries that were
-        deleted more than *message_ids_older_than* seconds ago, by default 7 days. With *dry_run* delete nothing and
-        return how many jobs and events would be deleted.
+        *states* are the final states of the jobs to delete. Also delete failures of that age with failed jobs, events
+        older than *events_older_than* seconds, by default *older_than*, expired uploads and dedupe keys, and the
+        message ids of entries that were deleted more than *message_ids_older_than* seconds ago, by default 7 days.
+        With *dry_run* delete nothing and return how many jobs and events would be deleted.
         """
         message_ids_age_ms = validation.duration_ms(message_ids_older_than, "message_ids_older_than")
         age_ms = validation.duration_ms(older_than, "older_than")
@@ -204,6 +232,8 @@ class Admin(Namespace):
             while count:
                 jobs += count
                 count, after = self._runner.write(admin_operations.prune_jobs, state, age_ms, after)
+        while "failed" in chosen and self._runner.write(failure_operations.prune, age_ms):
+            pass
         while self._runner.write(maintenance.delete_expired):
             pass
         while self._runner.write(admin_operations.prune_message_ids, message_ids_age_ms):

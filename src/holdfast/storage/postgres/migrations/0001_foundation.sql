@@ -213,6 +213,33 @@ create index edge_pending on holdfast.edge (child)
 create index edge_waiting on holdfast.edge (parent, child)
     where ended is null;
 
+-- Failures of jobs, for lists and counts by fingerprint, and what failures with one fingerprint have in common, by
+-- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no group.
+create table holdfast.failure_group (
+    first_at_ms bigint not null,
+    last_at_ms  bigint not null,
+    fingerprint text collate "C" not null,
+    tenant      text collate "C" not null,
+    lane        text collate "C" not null,
+    kind        text collate "C" not null,
+    error       text not null,
+    frames      text not null,
+    message     text not null,
+    primary key (fingerprint, tenant, lane)
+);
+create index failure_group_last on holdfast.failure_group (last_at_ms);
+
+create table holdfast.failure (
+    at_ms       bigint not null,
+    seq         bigint not null,
+    fingerprint text collate "C" not null,
+    tenant      text collate "C" not null,
+    lane        text collate "C" not null,
+    primary key (fingerprint, at_ms, seq)
+);
+create index failure_owner on holdfast.failure (fingerprint, tenant, lane, at_ms, seq);
+create index failure_at on holdfast.failure (at_ms);
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast.audit (
     entry  bigint primary key generated always as identity,

@@ -135,6 +135,33 @@ create index holdfast_edge_pending on holdfast_edge (child)
 create index holdfast_edge_waiting on holdfast_edge (parent, child)
     where ended is null;
 
+-- Failures of jobs, for lists and counts by fingerprint, and what failures with one fingerprint have in common, by
+-- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no group.
+create table holdfast_failure_group (
+    fingerprint text not null,
+    tenant      text not null,
+    lane        text not null,
+    kind        text not null,
+    error       text not null,
+    frames      text not null,
+    message     text not null,
+    first_at_ms integer not null,
+    last_at_ms  integer not null,
+    primary key (fingerprint, tenant, lane)
+) strict, without rowid;
+create index holdfast_failure_group_last on holdfast_failure_group (last_at_ms);
+
+create table holdfast_failure (
+    fingerprint text not null,
+    at_ms       integer not null,
+    seq         integer not null,
+    tenant      text not null,
+    lane        text not null,
+    primary key (fingerprint, at_ms, seq)
+) strict, without rowid;
+create index holdfast_failure_owner on holdfast_failure (fingerprint, tenant, lane, at_ms, seq);
+create index holdfast_failure_at on holdfast_failure (at_ms);
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast_audit (
     entry  integer primary key autoincrement,

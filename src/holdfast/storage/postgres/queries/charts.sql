@@ -1,0 +1,84 @@
+-- Failures by fingerprint, and what charts are drawn from.
+
+-- name: failure_groups
+-- Read the groups with the newest failures: their failures counted up to a maximum, and their newest job.
+select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.first_at_ms,
+       coalesce((select f.at_ms from holdfast.failure f
+                  where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                  order by f.at_ms desc limit 1), g.last_at_ms),
+       (select count(*) from (select 1 from holdfast.failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                               limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                                 and f.at_ms >= %(hour)s limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                                 and f.at_ms >= %(hour_before)s and f.at_ms < %(hour)s limit %(maximum)s) counted),
+       (select (select j.id from holdfast.job j where j.seq = f.seq) from holdfast.failure f
+         where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+         order by f.at_ms desc, f.seq desc limit 1)
+  from holdfast.failure_group g
+ where (%(fingerprint)s::text is null or g.fingerprint = %(fingerprint)s::text)
+   and (%(tenant)s::text is null or g.tenant = %(tenant)s::text)
+   and (%(kind)s::text is null or g.kind = %(kind)s::text)
+ order by g.last_at_ms desc
+ limit %(limit)s;
+
+-- name: failure_groups_delete
+-- Delete a chunk of the groups without failures whose newest one was before a time.
+delete from holdfast.failure_group
+ where ctid = any (array(
+       select g.ctid from holdfast.failure_group g
+        where g.last_at_ms < %(before)s
+          and not exists (select 1 from holdfast.failure f
+                           where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane)
+        order by g.last_at_ms
+        limit %(limit)s
+          for update skip locked));
+
+-- name: failure_groups_write
+-- Store groups that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
+-- Groups that are neither are not locked: settling processes do not wait for each other.
+insert into holdfast.failure_group as g
+       (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
+select v.* from unnest(
+    %(c0)s::text[], %(c1)s::text[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[], %(c6)s::text[],
+    %(c7)s::bigint[], %(c8)s::bigint[]
+) as v (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
+ where not exists (select 1 from holdfast.failure_group o
+                    where o.fingerprint = v.fingerprint and o.tenant = v.tenant and o.lane = v.lane
+                      and o.last_at_ms >= v.last_at_ms - 60000)
+on conflict (fingerprint, tenant, lane) do update
+   set last_at_ms = excluded.last_at_ms
+ where g.last_at_ms < excluded.last_at_ms - 60000;
+
+-- name: failures_delete
+-- Delete a chunk of the failures before a time, oldest first.
+delete from holdfast.failure
+ where ctid = any (array(select ctid from holdfast.failure where at_ms < %(before)s
+                          order by at_ms limit %(limit)s for update skip locked));
+
+-- name: failures_insert
+-- Append failures of jobs, one for each row of values.
+insert into holdfast.failure (fingerprint, at_ms, seq, tenant, lane)
+select * from unnest(%(c0)s::text[], %(c1)s::bigint[], %(c2)s::bigint[], %(c3)s::text[], %(c4)s::text[])
+on conflict do nothing;
+
+-- name: jobs_by_fingerprint
+-- List the jobs that failed with one fingerprint by finish time, newest first, with any filter.
+select j.* from holdfast.failure f
+  join holdfast.job_row j on j.seq = f.seq
+ where f.fingerprint = %(fingerprint)s and (f.at_ms, f.seq) < (%(finished_before)s, %(before)s)
+   and j.finished_at_ms = f.at_ms
+   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                    where not exists (select 1 from holdfast.tag o
+                                       where o.tag = w.tag and o.value = w.value and o.seq = f.seq))
+   and (%(states)s::text[] is null or j.state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or j.kind = %(kind)s::text)
+   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
+   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
+ order by f.at_ms desc, f.seq desc
+ limit %(limit)s;

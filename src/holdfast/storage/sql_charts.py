@@ -1,0 +1,61 @@
+"""Failures by fingerprint, by named queries."""
+
+from collections.abc import Sequence
+
+from holdfast.domain import limits, strict_json
+from holdfast.domain.clock import Now
+from holdfast.domain.fingerprints import FailureCount, FailurePrint
+from holdfast.storage.chart_contract import JobFailure
+from holdfast.storage.sql_queries import SqlQueries
+
+
+class SqlCharts(SqlQueries):
+    """Failures by fingerprint."""
+
+    __slots__ = ()
+
+    async def record_failures(self, failed: Sequence[JobFailure], now: Now) -> None:
+        """Append failures."""
+        at_ms = now.wall_ms
+        groups = {
+            (one.print.fingerprint, one.tenant, one.lane): (
+                one.print.kind,
+                one.print.error,
+                strict_json.compact(list(one.print.frames)),
+                one.print.message,
+                at_ms,
+                at_ms,
+            )
+            for one in failed
+        }
+        # In order, so that two transactions do not wait for each other.
+        # A group that was written within the last minute is not written again.
+        await self.query("failure_groups_write", many=[(*key, *groups[key]) for key in sorted(groups)])
+        rows = [(one.print.fingerprint, at_ms, one.seq, one.tenant, one.lane) for one in failed]
+        await self.query("failures_insert", many=rows)
+
+    async def failure_counts(
+        self, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int, now: Now
+    ) -> list[FailureCount]:
+        """Return groups with the newest failures."""
+        values = {
+            "fingerprint": fingerprint,
+            "tenant": tenant,
+            "kind": kind,
+            "limit": limit,
+            "maximum": limits.FAILURES_COUNTED_MAX,
+            "hour": now.wall_ms - limits.HOUR_MS,
+            "hour_before": now.wall_ms - 2 * limits.HOUR_MS,
+        }
+        return [
+            FailureCount(FailurePrint(row[0], row[1], row[2], tuple(strict_json.decode(row[3])), row[4]), *row[5:])
+            for row in await self.query("failure_groups", values)
+        ]
+
+    async def delete_failures(self, before_ms: int, now: Now, limit: int) -> int:
+        """Delete old failures and groups without any."""
+        [[failures]] = await self.query("failures_delete", {"before": before_ms, "limit": limit})
+        # For a minute, open transactions that this one does not see may add failures without writing the group.
+        before_ms = min(before_ms, now.wall_ms - limits.FAILURE_GROUP_WRITTEN_MS)
+        [[groups]] = await self.query("failure_groups_delete", {"before": before_ms, "limit": limit})
+        return int(failures) + int(groups)

@@ -1,0 +1,75 @@
+-- Failures by fingerprint, and what charts are drawn from.
+
+-- name: failure_groups
+-- Read the groups with the newest failures: their failures counted up to a maximum, and their newest job.
+select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.first_at_ms,
+       coalesce((select at_ms from holdfast_failure f
+                  where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                  order by at_ms desc limit 1), g.last_at_ms),
+       (select count(*) from (select 1 from holdfast_failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                               limit :maximum)),
+       (select count(*) from (select 1 from holdfast_failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                                 and f.at_ms >= :hour limit :maximum)),
+       (select count(*) from (select 1 from holdfast_failure f
+                               where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+                                 and f.at_ms >= :hour_before and f.at_ms < :hour limit :maximum)),
+       (select (select id from holdfast_job j where j.seq = f.seq) from holdfast_failure f
+         where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
+         order by f.at_ms desc, f.seq desc limit 1)
+  from holdfast_failure_group g
+ where (:fingerprint is null or g.fingerprint = :fingerprint)
+   and (:tenant is null or g.tenant = :tenant)
+   and (:kind is null or g.kind = :kind)
+ order by g.last_at_ms desc
+ limit :limit;
+
+-- name: failure_groups_delete
+-- Delete a chunk of the groups without failures whose newest one was before a time.
+delete from holdfast_failure_group
+ where (fingerprint, tenant, lane) in (
+       select g.fingerprint, g.tenant, g.lane from holdfast_failure_group g
+        where g.last_at_ms < :before
+          and not exists (select 1 from holdfast_failure f
+                           where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane)
+        order by g.last_at_ms
+        limit :limit);
+
+-- name: failure_groups_write
+-- Store groups that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
+insert into holdfast_failure_group
+       (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (fingerprint, tenant, lane) do update
+   set last_at_ms = excluded.last_at_ms
+ where last_at_ms < excluded.last_at_ms - 60000;
+
+-- name: failures_delete
+-- Delete a chunk of the failures before a time, oldest first.
+delete from holdfast_failure
+ where (fingerprint, at_ms, seq) in (select fingerprint, at_ms, seq from holdfast_failure
+                                      where at_ms < :before order by at_ms limit :limit);
+
+-- name: failures_insert
+-- Append failures of jobs, one for each row of values.
+insert into holdfast_failure (fingerprint, at_ms, seq, tenant, lane) values (?, ?, ?, ?, ?)
+on conflict do nothing;
+
+-- name: jobs_by_fingerprint
+-- List the jobs that failed with one fingerprint by finish time, newest first, with any filter.
+select j.* from holdfast_failure f
+ cross join holdfast_job_row j on j.seq = f.seq
+ where f.fingerprint = :fingerprint and (f.at_ms, f.seq) < (:finished_before, :before)
+   and j.finished_at_ms = f.at_ms
+   and not exists (select 1 from json_each(:tags) w
+                    where not exists (select 1 from holdfast_tag
+                                       where tag = w.key and value = w.value and seq = f.seq))
+   and (:states is null or j.state in (select value from json_each(:states)))
+   and (:kind is null or j.kind = :kind)
+   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
+   and (:tenant is null or j.tenant = :tenant)
+   and (:failure_class is null or j.failure_class = :failure_class)
+   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+ order by f.at_ms desc, f.seq desc
+ limit :limit;
