@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 3)
 # A process runs consecutive tests, which share their module's fixtures, and takes tests from others when it is done.
 PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
+# More arguments for pytest, after all others.
+PYTEST_OPTIONS ?=
 # In a new checkout, one process compiles the tests; otherwise each of the processes would compile all of them.
 COMPILE := test -e tests/__pycache__ || $(BIN)/python -m pytest -qq --collect-only >/dev/null
 # More arguments for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
@@ -31,27 +33,27 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 test: ## Run the tests of the library, except the long ones (about 5 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
-	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service gateway bench harness project type_checks)
+	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service gateway bench harness project type_checks) $(PYTEST_OPTIONS)
 
 test-cli: ## Run the tests of the command line (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" tests/cli
+	$(BIN)/python $(PYTEST) -m "not long" tests/cli $(PYTEST_OPTIONS)
 
 test-service: ## Run the tests of the HTTP service (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/conformance
+	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/conformance $(PYTEST_OPTIONS)
 
 test-gateway: ## Run the tests of the model gateway (4 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" tests/gateway
+	$(BIN)/python $(PYTEST) -m "not long" tests/gateway $(PYTEST_OPTIONS)
 
 test-tools: ## Run the tests of docs, project rules and our own tools: benchmarks, test servers (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" $(addprefix tests/,bench harness project type_checks)
+	$(BIN)/python $(PYTEST) -m "not long" $(addprefix tests/,bench harness project type_checks) $(PYTEST_OPTIONS)
 
 test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough
+	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough $(PYTEST_OPTIONS)
 
 check: ## Check style, types and the direction of imports (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,check

@@ -133,4 +133,4 @@ def use_all_cores(first: Shell) -> None:
     first.sees(r"^stopping: waits up to 30s for 1 job")
     first.type("\x03")
     # The line that describes the worker may be wrapped.
-    assert "8 at once in each of 4 processes" in " ".join(first.prompted())
+    assert "8 at once in each of 4 processes" in " ".join(first.prompted()), first.screen.lines

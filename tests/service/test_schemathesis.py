@@ -32,7 +32,9 @@ def run(server: Server, folder: Path, config: str, *options: str) -> None:
     (folder / "schemathesis.toml").write_text(CONFIG + config)
     token = server.client("admin").token
     program = str(Path(sys.executable).with_name("schemathesis"))
-    common = ["--checks", "all", "--exclude-checks", EXCLUDED_CHECKS, "--no-color", "--request-timeout", "20"]
+    common = ["--checks", "all", "--exclude-checks", EXCLUDED_CHECKS, "--no-color", "--request-timeout", "120"]
+    # A busy machine also generates slowly.
+    common += ["--suppress-health-check", "too_slow"]
     ran = subprocess.run(
         [
             *(program, "--config-file", str(folder / "schemathesis.toml"), "run", *common, *options),

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from tests.support.screen import Screen
 
@@ -24,6 +25,8 @@ _LEADS = (
     "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('bash', ['bash', '--norc', '-i'])"
 )
 PROMPT = "typed> "
+
+_T = TypeVar("_T")
 
 
 class Shell:
@@ -73,19 +76,33 @@ class Shell:
 
     def sees(self, pattern: str) -> re.Match[str]:
         """Read until a line below the last command matches *pattern*, and return the match."""
+        return self._read_until(
+            lambda: next(filter(None, (re.search(pattern, line) for line in self.output)), None), pattern
+        )
+
+    def _read_until(self, condition: Callable[[], _T | None], name: str) -> _T:
+        """Read until *condition* returns something true, and return it."""
         patient_until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            for line in self.output:
-                if found := re.search(pattern, line):
-                    return found
+        while not (found := condition()):
             left = patient_until - time.monotonic()
-            assert left > 0, f"{pattern!r} was not shown: {self.output}"
+            assert left > 0, f"{name!r} was not shown: {self.screen.lines}"
             ready, _, _ = select.select([self._outer], [], [], left)
             if ready:
                 self.screen.write(os.read(self._outer, 65_536).decode(errors="replace"))
+        return found
 
     def prompted(self) -> list[str]:
-        """Wait until the last command has ended; return its output on the screen."""
-        self.sees(rf"^{re.escape(PROMPT.rstrip())}$")
-        # A live screen may have left empty lines below it.
-        return self.output[: self.output.index(PROMPT.rstrip())]
+        """Wait until the last command has ended; return its output on the screen.
+
+        The prompt is the last line. A prompt with lines below it is from before the command: the shell writes another
+        one if a key was pressed before it started the command.
+        """
+        self._read_until(lambda: bool(self._written()) and self._written()[-1] == PROMPT.rstrip(), "the prompt")
+        return self._written()[:-1]
+
+    def _written(self) -> list[str]:
+        """The output without the empty lines that a live screen may have left below it."""
+        lines = self.output
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines

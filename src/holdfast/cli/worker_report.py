@@ -104,12 +104,15 @@ def on_screen(terminal: Terminal, about: About, get_status: GetStatus) -> Iterat
             with lock:
                 drawing.print(*map(printed, lines), sep="\n")
 
+        live.start()
         try:
-            with live, _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(redirected, show):
+            with _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(redirected, show):
                 # If the worker is killed, the cursor stays visible.
                 drawing.show_cursor(True)
                 yield
         finally:
+            with lock:
+                live.stop()
             terminal.line(_stopped(get_status(), time.monotonic() - started))
 
 

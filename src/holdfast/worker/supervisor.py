@@ -29,6 +29,8 @@ _QUICK_SECONDS = 10.0
 _RESTARTS = RetryPolicy(first=0.5, last=30.0, jitter=0.0)
 # How long a child may take after its grace period to release its jobs and exit.
 ENDING_SECONDS = 15.0
+# How long to wait for the last output of children that have exited; a process left behind may keep a pipe open.
+_OUTPUT_SECONDS = 1.0
 _REQUESTED_EXIT_CODES = frozenset({0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 
 
@@ -79,6 +81,8 @@ class WorkerProcesses:
         self._slots = [_ProcessSlot(number) for number in range(1, size + 1)]
         # `SimpleQueue.put` is reentrant: signal handlers may call it.
         self._events: queue.SimpleQueue[int | _ChildExit] = queue.SimpleQueue()
+        self._readers: list[threading.Thread] = []
+        """The threads that read the output of children, of ended ones too."""
         self._signals = 0
         self._kill_at: float | None = None
         self._exit_code = 0
@@ -100,6 +104,7 @@ class WorkerProcesses:
                     self._handle_event(self._next_event())
             finally:
                 self._kill_alive_processes()
+        self._read_last_output()
         return self._exit_code
 
     @contextmanager
@@ -167,7 +172,14 @@ class WorkerProcesses:
         _in_thread(lambda: self._events.put(_ChildExit(slot, process.wait())))
         output, stream = self._output, process.stdout
         if output is not None and stream is not None:
-            _in_thread(lambda: _forward_output(slot.number, stream, output))
+            self._readers = [reader for reader in self._readers if reader.is_alive()]
+            self._readers.append(_in_thread(lambda: _forward_output(slot.number, stream, output)))
+
+    def _read_last_output(self) -> None:
+        """Wait until what the children wrote was passed on, so that nothing follows the end of `run`."""
+        until = time.monotonic() + _OUTPUT_SECONDS
+        for reader in self._readers:
+            reader.join(max(until - time.monotonic(), 0))
 
     def _child_ended(self, slot: _ProcessSlot, code: int) -> None:
         if slot.process is not None and slot.process.stdin is not None:
@@ -247,8 +259,10 @@ def _forward_output(number: int, stream: IO[str], output: Output) -> None:
     output(number, None)
 
 
-def _in_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="holdfast-supervisor", daemon=True).start()
+def _in_thread(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="holdfast-supervisor", daemon=True)
+    thread.start()
+    return thread
 
 
 def _describe_exit(code: int) -> str:
