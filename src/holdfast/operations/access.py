@@ -1,6 +1,7 @@
 """What only the HTTP service needs: tokens, the audit log, and jobs that its callers hold."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.domain import access, claims, clock, errors, limits, outcomes, strict_json, transitions, validation
 from holdfast.domain.job import Job, JobRow, job_of
@@ -140,21 +141,41 @@ async def renew_held(
     return answer
 
 
-async def settle_held(
-    tx: StoreTransaction,
-    lease: claims.Lease,
-    checked: outcomes.CheckedOutcome,
-    grants: access.Grants,
-    kept: claims.Claim | None = None,
-) -> Job:
-    """Record a plain success and return the settled job, or raise `LeaseLost`.
+class HeldSettlement(NamedTuple):
+    """A plain success of a job that a caller says it holds."""
 
-    *kept* is the claim of *lease* if the caller has it; otherwise the job is read first. Other outcomes lock dedupe
-    keys before their job.
+    lease: claims.Lease
+    checked: outcomes.CheckedOutcome
+    grants: access.Grants
+    kept: claims.Claim | None = None
+    """The claim of the lease, if the caller has it; otherwise the job is read first."""
+
+
+async def settle_held(
+    tx: StoreTransaction, settlements: Sequence[HeldSettlement]
+) -> list[Job | errors.HoldfastError]:
+    """Record plain successes, each independently; return the settled job, or the error, of each.
+
+    Only plain successes: other outcomes lock dedupe keys before their job.
     """
-    claim = kept or claims.Claim(job_of(await held_job(tx, lease, grants)), limits.LEASE_MS_DEFAULT)
-    [settlement] = await settle_operations.settle_jobs(tx, [(claim, checked)])
-    if settlement.error is not None:
-        raise settlement.error
-    assert settlement.job is not None  # noqa: S101  # without an error there is a job
-    return settlement.job
+    unknown = list(dict.fromkeys(one.lease.job_id for one in settlements if one.kept is None))
+    rows = {row.id: row for row in await tx.jobs_by_id(unknown)} if unknown else {}
+    held: list[tuple[claims.Claim, outcomes.CheckedOutcome]] = []
+    answers: list[Job | errors.HoldfastError | None] = []
+    for lease, checked, grants, kept in settlements:
+        claim = kept or _claim_under(lease, rows.get(lease.job_id), grants)
+        if claim is None:
+            answers.append(errors.JobNotFound(lease.job_id))
+        else:
+            answers.append(None)
+            held.append((claim, checked))
+    settled = (one.job or one.error for one in await settle_operations.settle_jobs(tx, held))
+    return [next(settled) if answer is None else answer for answer in answers]  # type: ignore[misc]
+
+
+def _claim_under(lease: claims.Lease, row: JobRow | None, grants: access.Grants) -> claims.Claim | None:
+    """Return the claim that the caller says it holds, or None if it may not see the job."""
+    if row is None or lease.tenant not in {None, row.tenant} or not access.covers(grants, row.lane, row.kind):
+        return None
+    held = row._replace(epoch=lease.epoch, lease_token=lease.lease_token)
+    return claims.Claim(job_of(held), limits.LEASE_MS_DEFAULT)

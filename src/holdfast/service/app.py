@@ -20,7 +20,17 @@ from holdfast.client import queue_state
 from holdfast.client.async_api import decoding
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.domain import errors
-from holdfast.service import access, event_streams, held_claims, maintenance, openapi, operators, problems, streams
+from holdfast.service import (
+    access,
+    combining,
+    event_streams,
+    held_claims,
+    maintenance,
+    openapi,
+    operators,
+    problems,
+    streams,
+)
 from holdfast.service.call import Call, Endpoint
 from holdfast.service.routes import ROUTES
 from holdfast.service.settings import ServiceSettings
@@ -53,6 +63,7 @@ class Service:
         self.access = access.Access(self.runner, required=settings.tokens)
         self.waiter = JobWaiter(self.runner, self.store.notifier)
         self.tail = event_streams.EventTail(self.runner)
+        self.combined = combining.CombinedCalls(queue, self.runner)
         self.held = held_claims.HeldClaims()
         self.maintenance = maintenance.ServiceMaintenance(self.store)
         self.openapi = problems.encode(openapi.document(ROUTES))

@@ -105,12 +105,13 @@ async def settle(call: Call) -> Response:
     outcome = outcome_of(call, call.body, "")
     lease = _lease(call)
     if type(outcome) is Done and not outcome.follow_ups and not outcome.artifacts:
-        # The usual outcome needs one transaction.
         checked = check_outcome(outcome, tenant=routing.DEFAULT_NAME, fresh_id=ids.job_id)
         kept = call.service.held.take(lease.job_id, lease.epoch, lease.lease_token, lease.tenant, call.grants)
-        job = await call.service.runner.write(access_operations.settle_held, lease, checked, call.grants, kept)
+        job = await call.service.combined.settle(access_operations.HeldSettlement(lease, checked, call.grants, kept))
     else:
         job = await call.queue.settle(await _held(call), outcome)
+    if job.finished:
+        call.service.waiter.answer([job])
     return reply_text(json_view.job_text(job))
 
 
@@ -185,7 +186,7 @@ async def _settle_and_claim(
 ) -> tuple[list[str], list[Claim]]:
     """Settle several jobs and claim, in one commit; each result is the job or the problem, as JSON text."""
     if not bodies and not started:
-        return [], await call.queue.claim_many(limit=limit, **options)
+        return [], await call.service.combined.claim(call.caller.actor, limit, options)
     return await settle_all(
         call, bodies, lambda held: call.queue.settle_and_claim(held, limit=limit, started=started, **options)
     )
@@ -206,6 +207,7 @@ async def settle_all(
     else:
         both = await settle_and_claim(held)
         settled, claims = both.settlements, both.claims
+    call.service.waiter.answer(one.job for one in settled if one.job is not None and one.job.finished)
     of_store = iter(settled)
     results = [
         _refused(body["job_id"], one) if isinstance(one, errors.HoldfastError) else _settlement(next(of_store))
@@ -250,6 +252,8 @@ def outcome_of(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
 
 
 def _done(call: Call, given: dict[str, Any], path: str) -> Done:
+    if given.keys() <= {"result"}:
+        return Done(given.get("result"))
     follow_ups = [
         new_jobs.granted_job(call.grants, one, f"{path}follow_ups[{index}].")
         for index, one in enumerate(given.get("follow_ups", ()))

@@ -26,7 +26,7 @@ async def create(call: Call) -> Response:
     new = new_jobs.granted_job(call.grants, call.body)
     new_jobs.keyed_jobs(call, [new], single=True)
     try:
-        enqueued = await call.queue.enqueue(new)
+        enqueued = await call.service.combined.enqueue(new)
     except errors.Conflict as error:
         raise new_jobs.explain_conflict(error, [new]) from None
     _check_seen(call, [enqueued])

@@ -87,11 +87,12 @@ class JobWaiter:
                 polled_at = time.monotonic()
             ids = list(self._listeners) if polls else list(self._asked)
             self._asked.clear()
+            asked_at = time.monotonic()
             try:
-                self._answer(await self._finished(ids))
+                self.answer(await self._finished(ids))
             except errors.HoldfastError as error:
                 log.warning("jobs that requests wait for could not be read: %s", error)
-            await asyncio.sleep(_QUERY_SECONDS_MIN)
+            await asyncio.sleep(max(asked_at + _QUERY_SECONDS_MIN - time.monotonic(), 0))
 
     async def _finished(self, ids: list[str]) -> list[Job]:
         if not ids:
@@ -103,9 +104,11 @@ class JobWaiter:
             jobs, _ = await self._runner.read(access_operations.finished_jobs, ids)
         return jobs
 
-    def _answer(self, jobs: Iterable[Job]) -> None:
+    def answer(self, jobs: Iterable[Job]) -> None:
+        """Answer the requests that wait for *jobs*, which have finished: what this process did needs no query."""
         for job in jobs:
             listener = self._listeners.get(job.id)
+            self._asked.discard(job.id)
             for future in listener.futures if listener is not None else ():
                 if not future.done():
                     future.set_result(job)
