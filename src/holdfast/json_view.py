@@ -12,6 +12,7 @@ from holdfast.domain import (
     artifacts,
     backoff as backoff_settings,
     events,
+    groups,
     kinds,
     output,
     results,
@@ -168,7 +169,7 @@ def enqueued(one: Enqueued[Any] | AsyncEnqueued[Any]) -> Document:
     return {"created": one.created, "job": job(one.job)}
 
 
-def enqueued_text(one: Enqueued[Any] | AsyncEnqueued[Any]) -> str:
+def enqueued_text(one: Enqueued[Any] | AsyncEnqueued[Any] | results.StoredJob) -> str:
     """Return what `enqueued` does, as JSON text."""
     return f'{{"created":{_flag(one.created)},"job":{job_text(one.job)}}}'
 
@@ -259,6 +260,11 @@ def schedule(one: schedules.Schedule) -> Document:
     return _with_timestamps(one)
 
 
+def group(one: groups.JobGroup) -> Document:
+    """Return a group."""
+    return _with_timestamps(one)
+
+
 def delivery(one: webhooks.Delivery) -> Document:
     """Return a delivery of a webhook."""
     document = asdict(one)
@@ -343,7 +349,8 @@ def _with_timestamps(
     | artifacts.Upload
     | results.FailureGroup
     | results.WorkerInfo
-    | schedules.Schedule,
+    | schedules.Schedule
+    | groups.JobGroup,
 ) -> Document:
     """Return the fields, timestamps as `*_at_ms`."""
     return dict(

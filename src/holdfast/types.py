@@ -3,6 +3,7 @@
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncUploads
 from holdfast.client.async_api.enqueued import AsyncEnqueued
+from holdfast.client.async_api.groups import AsyncGroupBlock, AsyncGroups
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.schedules import AsyncSchedules
@@ -13,6 +14,7 @@ from holdfast.client.middleware import ClaimCall, EndedAttempt, JobDraft
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import Uploads
 from holdfast.client.sync_api.enqueued import Enqueued
+from holdfast.client.sync_api.groups import GroupBlock, Groups
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
 from holdfast.client.sync_api.schedules import Schedules
@@ -25,6 +27,7 @@ from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Set
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.events import Event, EventPage
 from holdfast.domain.failures import Failure
+from holdfast.domain.groups import JobGroup
 from holdfast.domain.job import Attempt
 from holdfast.domain.job_options import EnqueueOptions, JobOptions
 from holdfast.domain.kinds import Kind
@@ -71,6 +74,8 @@ __all__ = [
     "AsyncAdmin",
     "AsyncContextTask",
     "AsyncEnqueued",
+    "AsyncGroupBlock",
+    "AsyncGroups",
     "AsyncKinds",
     "AsyncLanes",
     "AsyncSchedules",
@@ -101,7 +106,10 @@ __all__ = [
     "FailureGroup",
     "Finding",
     "Grants",
+    "GroupBlock",
+    "Groups",
     "JobDraft",
+    "JobGroup",
     "JobOptions",
     "JobPage",
     "Kind",

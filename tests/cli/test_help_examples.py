@@ -71,6 +71,10 @@ def prepare(arguments: list[str]) -> None:
             failing = queue.claim(kinds=["order.ship"])
             assert failing is not None
             queue.settle(failing, holdfast.Failed("no address", reason="no_address", permanent=True))
+        if "groups" in arguments:
+            with queue.group("import-7") as group:
+                if "wait" not in arguments:
+                    group.enqueue("page")
         if "requeue" in arguments:
             queue.admin.cancel_many(["order-42", "order-43"])
         if not {"wait", "artifact", "output"}.isdisjoint(arguments):

@@ -114,6 +114,29 @@ def suspect_and_expired(harness: Harness, queue: Queue) -> Any:
     harness.clock.advance(5)
 
 
+def make_group(queue: Queue) -> None:
+    callbacks: Any = {event: {"kind": event} for event in ("on_end", "on_success", "on_first_failure")}
+    with queue.group("g", **callbacks) as group:
+        group.enqueue("page", job_id="failed", events="all", max_attempts=1)
+        group.enqueue("page", job_id="late", after=["failed"], on_failed="run")
+        group.enqueue("other", job_id="done")
+
+
+def member_ended(_harness: Harness, queue: Queue) -> None:
+    """Create a group of which one member is done, one has failed and one is cancelled."""
+    make_group(queue)
+    queue.settle(claim_one(queue, kinds=["page"]), Failed("no", permanent=True))
+    queue.settle(claim_one(queue, kinds=["other"]), Done())
+    queue.cancel("late")
+
+
+def member_counted(harness: Harness, queue: Queue) -> None:
+    """Create a group of which one member has failed, which was counted."""
+    make_group(queue)
+    queue.settle(claim_one(queue, kinds=["page"]), Failed("no", permanent=True))
+    queue.claim_many(kinds=[])
+
+
 def one_uploaded(_harness: Harness, queue: Queue) -> Upload:
     return queue.uploads.send(b"u" * 300_000)
 
@@ -284,6 +307,12 @@ CASES = {
     "cancel children": Case(
         parent_failed, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
     ),
+    "store a group": Case(one_running, lambda queue, _: make_group(queue)),
+    "count members": Case(
+        member_ended, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", kinds=[])
+    ),
+    "requeue a member": Case(member_counted, lambda queue, _: queue.requeue("failed")),
+    "cancel a group": Case(member_counted, lambda queue, _: queue.groups.cancel("g")),
     "set a schedule": Case(nothing, lambda queue, _: queue.schedules.set("a", kind="work", every=60)),
     "change a schedule": Case(schedules_due, lambda queue, _: queue.schedules.set("a", kind="work", every=90)),
     "fire schedules": Case(
@@ -297,8 +326,9 @@ CASES = {
 }
 
 # A repeated requeue is refused, because the job is no longer failed, as is the removal of what is gone; a schedule
-# that is run twice enqueues two jobs. All other calls are repeated.
-REPEATED = [name for name in CASES if name not in {"requeue", "run a schedule", "remove a schedule"}]
+# that is run twice enqueues two jobs, and a group that is stored twice is sealed. All other calls are repeated.
+_ONCE = {"requeue", "requeue a member", "store a group", "run a schedule", "remove a schedule"}
+REPEATED = [name for name in CASES if name not in _ONCE]
 
 
 def snapshot(queue: Queue) -> object:
@@ -308,6 +338,7 @@ def snapshot(queue: Queue) -> object:
         queue.events(limit=1000).events,
         queue.lanes.list(),
         queue.schedules.list(),
+        queue.groups.list(),
         [(queue.attempts(job.id), queue.artifacts(job.id), queue.output(job.id)) for job in jobs],
     )
 

@@ -28,6 +28,7 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     errors.WorkerNotFound: "'holdfast workers list' shows the names",
     errors.WebhookNotFound: "'holdfast webhooks list' shows the ids",
     errors.ScheduleNotFound: "'holdfast schedules list' shows the names and tenants",
+    errors.GroupNotFound: "'holdfast groups list' shows the names and tenants",
     errors.TokenNotFound: "'holdfast token list' shows the ids",
     errors.ArtifactNotFound: "holdfast jobs show {job_id}",
     errors.LaneDraining: "holdfast lanes set {lane} --state active",

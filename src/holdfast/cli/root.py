@@ -64,6 +64,7 @@ COMMANDS = {
     "stats": "holdfast.cli.stats:stats",
     "prune": "holdfast.cli.prune:prune",
     "webhooks": "holdfast.cli.webhooks:webhooks",
+    "groups": "holdfast.cli.groups:groups",
     "schedules": "holdfast.cli.schedules:schedules",
     "token": "holdfast.cli.access:token",
     "audit": "holdfast.cli.access:audit",
@@ -87,7 +88,7 @@ Exit codes:
        of 'worker --processes' failed)
   2    wrong usage, input or configuration; also a queue that does not exist
   3    the store is unavailable: try again
-  4    'jobs wait' timed out
+  4    'jobs wait' or 'groups wait' timed out
   130  interrupted
   141  the reader of the output closed the pipe
 """

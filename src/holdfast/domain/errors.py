@@ -11,6 +11,7 @@
     │   ├── TokenNotFound      no token with this id exists
     │   ├── WebhookNotFound    no webhook with this id exists, or it is another tenant's
     │   ├── ScheduleNotFound   the tenant has no schedule of this name
+    │   ├── GroupNotFound      the tenant has no group of this name
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
@@ -208,6 +209,18 @@ class ScheduleNotFound(Refused):
         self.name = name
 
 
+class GroupNotFound(Refused):
+    """The tenant has no group of this name."""
+
+    code = "group_not_found"
+    name: str
+    """The name that was given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no group {name!r}")
+        self.name = name
+
+
 class LeaseLost(Refused):
     """The lease is no longer held: it expired, or another claim holds the job. Stop working on the job."""
 
@@ -329,14 +342,14 @@ class OutcomeUnknown(Unavailable):
 
 
 class WaitTimeout(Unavailable, TimeoutError):
-    """The job had not finished within the timeout; it continues."""
+    """The job or group had not finished within the timeout; it continues."""
 
     code = "wait_timeout"
     job_id: str
-    """The id of the job."""
+    """The id of the job, or the name of the group."""
 
-    def __init__(self, job_id: str, timeout: float) -> None:
-        super().__init__(f"job {job_id!r} had not finished after {timeout:g} s")
+    def __init__(self, job_id: str, timeout: float, waited_for: str = "job") -> None:
+        super().__init__(f"{waited_for} {job_id!r} had not finished after {timeout:g} s")
         self.job_id = job_id
 
 

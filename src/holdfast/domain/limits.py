@@ -124,6 +124,9 @@ SCHEDULE_EVERY_MS_MIN: Final = SECOND_MS
 SCHEDULES_MAX: Final = 10_000
 PREVIEW_MAX: Final = 100
 
+# Groups.
+GROUP_NAME_CHARS_MAX: Final = 120
+
 # History and maintenance.
 ATTEMPTS_KEPT: Final = 100
 CHUNK: Final = 200

@@ -9,17 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-from holdfast.domain import (
-    backoff as backoffs,
-    codec,
-    cron,
-    errors,
-    limits,
-    new_job,
-    publications,
-    strict_json,
-    validation,
-)
+from holdfast.domain import callbacks, codec, cron, errors, limits, new_job, strict_json, validation
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.routing import DEFAULT_NAME, EventScope
 from holdfast.domain.strict_json import Json
@@ -212,15 +202,12 @@ def check_schedule(name: object, kind: str, payload: Json, options: Mapping[str,
     timing = _check_timing(options.get("cron"), options.get("every"), options.get("zone", "UTC"))
     jobs_options: Any = given
     checked = new_job.check_job(new_job.NewJob(kind, payload, **jobs_options), fresh_id="")
-    stored = strict_json.decode(publications.published_options(jobs_options))
-    if "headers" in given:
-        stored["headers"] = dict(given["headers"])
     definition = Definition(
         checked.settings.tenant,
         check_name(name),
         kind,
         checked.payload_json,
-        strict_json.compact(dict(sorted(stored.items()))),
+        callbacks.stored_options(given),
         timing,
         validation.one_of(options.get("missed", "one"), "missed", ("one", "skip")),
         validation.one_of(options.get("overlap", "allow"), "overlap", ("allow", "skip")),
@@ -328,14 +315,9 @@ def job_id_of(definition: Definition, tick_ms: int) -> str:
 
 def job_of_tick(definition: Definition, job_id: str, tick_ms: int) -> new_job.CheckedJob:
     """Return the job of a tick with the options that were set; what workers publish for its kind is added later."""
-    options: Any = strict_json.decode(definition.options_json)
-    if options.get("backoff") is not None:
-        options["backoff"] = backoffs.Backoff(**options["backoff"])
     headers = {SCHEDULE_HEADER: definition.name, TICK_HEADER: validation.datetime_of(tick_ms).isoformat()}
-    options["headers"] = {**options.get("headers", {}), **headers}
-    options["tenant"] = definition.tenant
-    checked = new_job.check_job(new_job.NewJob(definition.kind, **options), fresh_id=job_id)
-    return checked._replace(payload_json=definition.payload_json)
+    callback = callbacks.Callback(definition.kind, definition.payload_json, definition.options_json)
+    return callbacks.job_of_callback(callback, job_id, definition.tenant, headers)
 
 
 # --- changes -------------------------------------------------------------------------------------------------------

@@ -326,6 +326,12 @@ def fail_dependency(job: JobRow, parent_id: str, parent_state: State, now: Now) 
     return _finish(_with_failure(job, failure), "cancelled", job.outcome, now)._replace(before=job)
 
 
+def refuse(job: JobRow, reason: str, now: Now) -> Transition:
+    """Return the new *job* failed because it could not be enqueued."""
+    failure = failures.Failure("permanent", failures.CALLBACK_REFUSED, reason)
+    return _finish(_with_failure(job, failure), "failed", None, now)._replace(before=job)
+
+
 def overdue(job: JobRow, now: Now) -> bool:
     """Return whether *job* waits past its deadline and must not be started."""
     return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING

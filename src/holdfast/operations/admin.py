@@ -10,7 +10,7 @@ from holdfast.domain.events import EventName
 from holdfast.domain.job import WAITING, Job, JobRow, State, job_of
 from holdfast.domain.kinds import Kind, Publication, kind_of
 from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable, fair_key_of
-from holdfast.operations import enqueue, sessions, webhook_events
+from holdfast.operations import dependencies, enqueue, sessions, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.jobs import get_row
 from holdfast.storage import notifications
@@ -35,21 +35,29 @@ async def cancel_many(
     tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None, *, force: bool
 ) -> results.CancelReport:
     """Cancel each job, or request it to stop if it is running; report those that cannot be cancelled."""
-    routing = await tx.routing()
     jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
+    report = await cancel_rows(tx, [jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in jobs], force=force)
+    for job_id in dict.fromkeys(job_ids):
+        if job_id not in jobs:
+            missing = errors.JobNotFound(job_id)
+            report.skipped.append(results.Skipped(job_id, str(missing), missing.code))
+    return report
+
+
+async def cancel_rows(tx: StoreTransaction, jobs: Sequence[JobRow], *, force: bool) -> results.CancelReport:
+    """Cancel jobs that are locked, or request them to stop if they are running; report those that have finished."""
+    routing = await tx.routing()
     now = await tx.now()
     report = results.CancelReport([], [], [])
     decided: list[transitions.Transition] = []
-    for job_id in dict.fromkeys(job_ids):
+    for job in jobs:
         try:
-            if job_id not in jobs:
-                raise errors.JobNotFound(job_id)
-            transition = transitions.cancel(jobs[job_id], force=force, now=now)
+            transition = transitions.cancel(job, force=force, now=now)
         except errors.Refused as refusal:
-            report.skipped.append(results.Skipped(job_id, str(refusal), refusal.code))
+            report.skipped.append(results.Skipped(job.id, str(refusal), refusal.code))
             continue
-        job = jobs[job_id] if transition is None else transition.after
-        (report.cancelled if job.state == "cancelled" else report.stop_requested).append(job_id)
+        after = job if transition is None else transition.after
+        (report.cancelled if after.state == "cancelled" else report.stop_requested).append(job.id)
         if transition is not None:
             decided.append(transition)
     # Blocked jobs first: otherwise cancelling a predecessor would make its blocked successor ready.
@@ -101,6 +109,8 @@ async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now
                 f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id
             )
     [after] = await apply_transitions(tx, routing, [transition], now)
+    if routing.has_edges:
+        await dependencies.reopen_members(tx, job)
     return after
 
 
@@ -228,7 +238,10 @@ async def prune_jobs(
     deleted before.
     """
     now = await tx.now()
-    return await tx.delete_finished(state, after, now.wall_ms - age_ms, now, limits.CHUNK)
+    deleted = await tx.delete_finished(state, after, now.wall_ms - age_ms, now, limits.CHUNK)
+    if (await tx.routing()).has_edges:
+        await tx.delete_groups(now.wall_ms - age_ms, limits.CHUNK)
+    return deleted
 
 
 async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:

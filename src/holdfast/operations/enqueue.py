@@ -85,6 +85,17 @@ async def enqueue_jobs(
     return results
 
 
+async def store_refused(tx: StoreTransaction, new: new_job.CheckedJob, reason: str, now: clock.Now) -> int:
+    """Store a job that was refused as failed with this reason; return its number."""
+    routing, [seq] = await tx.begin_enqueue(1, [])
+    routing = await _intern_routes(tx, routing, {new.settings.route})
+    call = _EnqueueCall(routing, now, {}, {}, {}, {}, [], {})
+    job = _add_job(call, new, seq)
+    await _flush(tx, call)
+    await apply_transitions(tx, routing, [transitions.refuse(job, reason, now)], now)
+    return seq
+
+
 async def _start_webhooks(tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob]) -> None:
     """Make the service read events if one of the jobs has a URL, before the first event of the jobs is written."""
     if any(new.webhook_url is not None for new in checked_jobs):

@@ -55,6 +55,11 @@ async def fail_late_jobs(tx: StoreTransaction) -> bool:
     return await _run_chunk(tx, await tx.routing(), PASSES["deadlines"], await tx.now())
 
 
+async def fold_due_wakes(tx: StoreTransaction) -> bool:
+    """Fold a chunk of the wake rows that are due; return whether anything was decided."""
+    return await wakes.fold(tx, await tx.routing(), await tx.now())
+
+
 async def delete_expired(tx: StoreTransaction) -> bool:
     """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any."""
     uploads, now = await artifacts.delete_expired_uploads(tx), await tx.now()

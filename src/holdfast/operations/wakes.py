@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import dependencies, schedules
+from holdfast.operations import fold_dependencies, groups, schedules
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.flow_contract import Wake
 
@@ -21,9 +21,11 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, now: Now) -> bool:
         by_target.setdefault(wake.target, []).append(wake)
     undecided = await schedules.fire(tx, by_target.get("schedule", ()), now)
     if children := by_target.get("child"):
-        undecided += await _fold(tx, children, await dependencies.fold_children(tx, routing, children, now))
+        undecided += await _fold(tx, children, await fold_dependencies.fold_children(tx, routing, children, now))
     if parents := by_target.get("parent"):
-        undecided += await _fold(tx, parents, await dependencies.fold_parents(tx, routing, parents, now))
+        undecided += await _fold(tx, parents, await fold_dependencies.fold_parents(tx, routing, parents, now))
+    if grouped := by_target.get("group"):
+        undecided += await _fold(tx, grouped, await groups.fold_groups(tx, grouped, now))
     await tx.move_wakes([wake.wake for wake in undecided], now.wall_ms + _AGAIN_MS)
     return len(undecided) < len(found)
 

@@ -89,9 +89,11 @@ class Http(ABC):
         wait: float = 0.0,
         repeatable: bool = True,
         method: str = "POST",
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Write; if the call is not *repeatable* and no answer comes, raise `OutcomeUnknown`."""
-        return await self._json(_request(method, route, query, body, wait=wait, repeatable=repeatable))
+        plain = _request(method, route, query, body, wait=wait, repeatable=repeatable)
+        return await self._json(plain if headers is None else plain._replace(headers=headers))
 
     async def put_bytes(self, route: str, data: bytes, query: Mapping[str, Any]) -> Any:
         """Send bytes."""

@@ -8,6 +8,7 @@ from holdfast.domain import (
     access,
     backoff as backoffs,
     events,
+    groups,
     kinds,
     output,
     results,
@@ -181,6 +182,11 @@ def delivery(one: Document) -> webhooks.Delivery:
 def schedule(one: Document) -> schedules.Schedule:
     """Return a schedule."""
     return schedules.Schedule(**_with_all_times(one))
+
+
+def group(one: Document) -> groups.JobGroup:
+    """Return a group."""
+    return groups.JobGroup(**_with_all_times(one))
 
 
 def _with_all_times(one: Document) -> dict[str, Any]:

@@ -13,8 +13,9 @@ _SKIPPED: Final = {
     "items": schemas.shape(job_id=schemas.STRING, why=schemas.STRING, code=schemas.STRING),
 }
 _STRINGS: Final = {"type": "array", "items": schemas.STRING}
+CANCELLED: Final = schemas.shape(cancelled=_STRINGS, stop_requested=_STRINGS, skipped=_SKIPPED)
 _ANSWERS: Final = {"type": "array", "items": {"type": "object"}}
-_MANY_BYTES_MAX: Final = 32 << 20
+MANY_BYTES_MAX: Final = 32 << 20
 _FAR: Final = 1 << 62
 
 BULK: Final = (
@@ -39,7 +40,7 @@ BULK: Final = (
             ["settlements"], {"settlements": schemas.array(schemas.SETTLEMENT, limits.SETTLE_MANY_MAX)}
         ),
         body_example={"settlements": [{**_HELD_EXAMPLE, "outcome": "done"}]},
-        body_bytes_max=_MANY_BYTES_MAX,
+        body_bytes_max=MANY_BYTES_MAX,
     ),
     call.Endpoint(
         "POST",
@@ -85,7 +86,7 @@ BULK: Final = (
             },
         ),
         body_example={"leases": [{**_HELD_EXAMPLE, "lease": 30, "acknowledge": True}], "output": []},
-        body_bytes_max=_MANY_BYTES_MAX,
+        body_bytes_max=MANY_BYTES_MAX,
     ),
     call.Endpoint(
         "POST",
@@ -108,13 +109,13 @@ BULK: Final = (
         "Cancel many jobs in one commit",
         bulk.cancel_many,
         (),
-        schemas.shape(cancelled=_STRINGS, stop_requested=_STRINGS, skipped=_SKIPPED),
+        CANCELLED,
         {"cancelled": [examples.JOB_ID_EXAMPLE], "stop_requested": [], "skipped": []},
         any_job=True,
         query={"tenant": schemas.TENANT},
         body=schemas.strict(["job_ids"], {"job_ids": _JOB_IDS, "force": schemas.BOOLEAN}),
         body_example={"job_ids": [examples.JOB_ID_EXAMPLE]},
-        body_bytes_max=_MANY_BYTES_MAX,
+        body_bytes_max=MANY_BYTES_MAX,
     ),
     call.Endpoint(
         "POST",
@@ -129,7 +130,7 @@ BULK: Final = (
         query={"tenant": schemas.TENANT},
         body=schemas.strict(["job_ids"], {"job_ids": _JOB_IDS}),
         body_example={"job_ids": [examples.JOB_ID_EXAMPLE]},
-        body_bytes_max=_MANY_BYTES_MAX,
+        body_bytes_max=MANY_BYTES_MAX,
     ),
     call.Endpoint(
         "POST",
@@ -256,7 +257,7 @@ BULK: Final = (
             "published_by": "curl-1",
             "kinds": {"email.send": {"options": {"lane": "mail"}, "timeout_ms": 0, "session": False, "schema": None}},
         },
-        body_bytes_max=_MANY_BYTES_MAX,
+        body_bytes_max=MANY_BYTES_MAX,
     ),
     call.Endpoint(
         "PUT",

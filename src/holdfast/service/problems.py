@@ -17,6 +17,7 @@ STATUSES: Final[Mapping[type[errors.HoldfastError], int]] = {
     errors.TokenNotFound: 404,
     errors.WebhookNotFound: 404,
     errors.ScheduleNotFound: 404,
+    errors.GroupNotFound: 404,
     errors.JobFailed: 409,
     errors.UnknownKind: 404,
     errors.LeaseLost: 409,

@@ -11,6 +11,7 @@ from holdfast.service import (
     content_routes,
     events,
     examples,
+    group_routes,
     jobs,
     notifications,
     operators,
@@ -505,6 +506,7 @@ ROUTES: Final[tuple[call.Endpoint, ...]] = (
     *tokens.TOKENS,
     *webhook_routes.WEBHOOKS,
     *schedule_routes.SCHEDULES,
+    *group_routes.GROUPS,
     *_OPERATORS,
     *_HEALTH,
 )

@@ -1,4 +1,4 @@
-"""The part of the storage contract for flow control: wake rows, schedules and dependencies."""
+"""The part of the storage contract for flow control: wake rows, schedules, dependencies and groups."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.clock import Now
 from holdfast.domain.dependencies import OnFailed
+from holdfast.domain.groups import StoredGroup
 from holdfast.domain.job import JobRow, State
 from holdfast.domain.schedules import StoredSchedule
 
-WakeTarget: TypeAlias = Literal["schedule", "child", "parent"]
-"""What a wake row asks to look at: a schedule, a job that depends on others, or a job on which others depend."""
+WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group"]
+"""What a wake row asks to look at: a schedule, a job that depends on others, one on which others depend, a group."""
 
 
 class Wake(NamedTuple):
@@ -29,7 +30,7 @@ class JobState(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A dependency whose parent's end was not counted."""
+    """A dependency whose parent's end was not counted. A group is a child, and a parent, by its number times -1."""
 
     child: int
     parent: int
@@ -116,6 +117,62 @@ class FlowTransaction(ABC):
     @abstractmethod
     async def parents_of(self, seq: int) -> list[JobRow]:
         """Return the jobs on which a job depends, in the given order, without locking them."""
+
+    @abstractmethod
+    async def is_wake_due(self, now: Now) -> bool:
+        """Return whether a wake row is due."""
+
+    @abstractmethod
+    async def group_by_name(self, tenant: str, name: str) -> StoredGroup | None:
+        """Lock and return a group."""
+
+    @abstractmethod
+    async def group_of_name(self, tenant: str, name: str) -> StoredGroup | None:
+        """Return a group without locking it."""
+
+    @abstractmethod
+    async def newest_groups(self, tenant: str | None, limit: int) -> list[StoredGroup]:
+        """Return groups, newest first, without locking them; of any tenant if it is None."""
+
+    @abstractmethod
+    async def groups_to_fold(self, numbers: Sequence[int]) -> list[StoredGroup]:
+        """Lock and return groups; those that others have locked are skipped."""
+
+    @abstractmethod
+    async def existing_groups(self, numbers: Sequence[int]) -> set[int]:
+        """Return those of these groups that exist."""
+
+    @abstractmethod
+    async def groups_of_member(self, seq: int) -> list[StoredGroup]:
+        """Lock and return the groups of a job that have not ended."""
+
+    @abstractmethod
+    async def insert_group(self, stored: StoredGroup) -> int | None:
+        """Store a new group and return its number; None if there is one of its name."""
+
+    @abstractmethod
+    async def write_group(self, stored: StoredGroup) -> None:
+        """Store a changed group."""
+
+    @abstractmethod
+    async def delete_groups(self, before_ms: int, limit: int) -> None:
+        """Delete groups that ended before a time and of which no member and no callback is left."""
+
+    @abstractmethod
+    async def insert_members(self, number: int, seqs: Sequence[int], place: int) -> list[int]:
+        """Make jobs members of a group, from this place on; return those that were not."""
+
+    @abstractmethod
+    async def unfinished_members(self, number: int, after: int, limit: int) -> list[int]:
+        """Return members of a group whose ends were not counted, in order, after one of them."""
+
+    @abstractmethod
+    async def end_members(self, number: int, seqs: Sequence[int], state: State) -> int:
+        """Record that members of a group have ended in a state; return how many were not counted before."""
+
+    @abstractmethod
+    async def reopen_members(self, seq: int, numbers: Sequence[int]) -> list[int]:
+        """Record that a member of these groups has not ended; return the groups that had counted its end."""
 
     @abstractmethod
     async def insert_schedule(self, stored: StoredSchedule) -> int | None:

@@ -132,6 +132,11 @@ def session_topic(tenant: str, session: str) -> str:
     return f"session:{tenant}/{session}"
 
 
+def group_topic(tenant: str, group: str) -> str:
+    """Return the topic notified when the last member of this group was counted."""
+    return f"group:{tenant}/{group}"
+
+
 def worker_topic(worker: str) -> str:
     """Return the topic notified when a job that the worker holds is to be cancelled."""
     return f"worker:{worker}"

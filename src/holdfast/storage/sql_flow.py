@@ -49,6 +49,11 @@ class SqlFlow(SqlQueries):
         """Append wake rows of jobs that others wait for."""
         await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
 
+    async def is_wake_due(self, now: Now) -> bool:
+        """Return whether a wake row is due."""
+        [[due]] = await self.query("wake_is_due", {"now": now.wall_ms})
+        return bool(due)
+
     async def jobs_named(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:
         """Return the numbers and tenants of jobs by id."""
         rows = await self.query("jobs_named", {"ids": list(ids)}) if ids else []

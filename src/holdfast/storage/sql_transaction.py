@@ -24,6 +24,7 @@ from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_charts import SqlCharts
 from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_flow import SqlFlow
+from holdfast.storage.sql_groups import SqlGroups
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 from holdfast.storage.sql_webhooks import SqlWebhooks
 
@@ -51,7 +52,7 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow, SqlCharts):
+class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow, SqlGroups, SqlCharts):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)

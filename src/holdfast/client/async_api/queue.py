@@ -15,6 +15,7 @@ from holdfast.client.async_api import decoding
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncContentReads, AsyncContentWrites, AsyncUploads
 from holdfast.client.async_api.enqueued import AsyncEnqueued, enqueued_of
+from holdfast.client.async_api.groups import AsyncGroupBlock, AsyncGroups, new_block
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
 from holdfast.client.async_api.reads import AsyncJobReads
@@ -115,6 +116,30 @@ class AsyncJobMethods(AsyncContentWrites):
             with self._state.enqueuing(checked) as call:
                 call.answer = found = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
         return [enqueued_of(self, stored.job, stored.created) for stored in found]
+
+    def group(
+        self,
+        name: str,
+        *,
+        on_end: JobLike | None = None,
+        on_success: JobLike | None = None,
+        on_first_failure: JobLike | None = None,
+        tenant: str = "default",
+        seal: bool = True,
+    ) -> AsyncGroupBlock:
+        """Enqueue jobs as a group: `async with queue.group("import-7", on_success={"kind": "report"}) as group`.
+
+        The jobs of `group.enqueue` are stored and the group is sealed in one commit at the end of the block; if the
+        block raises, nothing is stored. The callbacks are jobs: *on_end* is enqueued once all members have ended,
+        *on_success* if all of them are done, *on_first_failure* when one is not. With *seal* false the group stays
+        open, and a block of the same name adds to it. Leaving the block raises `Conflict` if the group is sealed.
+        """
+        given: dict[Any, JobLike | None] = {
+            "on_end": on_end,
+            "on_success": on_success,
+            "on_first_failure": on_first_failure,
+        }
+        return new_block(self, self._state.tasks, name, tenant, given, seal=seal)
 
     # --- running attempts ------------------------------------------------------------------------------------------
 
@@ -314,6 +339,8 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
     """Counts, cancels, requeues and deletes many jobs, and manages workers."""
     webhooks: AsyncWebhooks
     """Events of jobs, sent to URLs."""
+    groups: AsyncGroups
+    """Jobs that were enqueued together."""
     schedules: AsyncSchedules
     """Jobs at times of a calendar or at intervals."""
     uploads: AsyncUploads
@@ -329,6 +356,7 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
         self.kinds = AsyncKinds(self)
         self.admin = AsyncAdmin(self)
         self.webhooks = AsyncWebhooks(self)
+        self.groups = AsyncGroups(self)
         self.schedules = AsyncSchedules(self)
         self.uploads = AsyncUploads(self)
 

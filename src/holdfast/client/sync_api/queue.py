@@ -18,6 +18,7 @@ from holdfast.client.sync_api import decoding
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import ContentReads, ContentWrites, Uploads
 from holdfast.client.sync_api.enqueued import Enqueued, enqueued_of
+from holdfast.client.sync_api.groups import GroupBlock, Groups, new_block
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
 from holdfast.client.sync_api.reads import JobReads
@@ -116,6 +117,30 @@ class JobMethods(ContentWrites):
             with self._state.enqueuing(checked) as call:
                 call.answer = found = self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
         return [enqueued_of(self, stored.job, stored.created) for stored in found]
+
+    def group(
+        self,
+        name: str,
+        *,
+        on_end: JobLike | None = None,
+        on_success: JobLike | None = None,
+        on_first_failure: JobLike | None = None,
+        tenant: str = "default",
+        seal: bool = True,
+    ) -> GroupBlock:
+        """Enqueue jobs as a group: `with queue.group("import-7", on_success={"kind": "report"}) as group`.
+
+        The jobs of `group.enqueue` are stored and the group is sealed in one commit at the end of the block; if the
+        block raises, nothing is stored. The callbacks are jobs: *on_end* is enqueued once all members have ended,
+        *on_success* if all of them are done, *on_first_failure* when one is not. With *seal* false the group stays
+        open, and a block of the same name adds to it. Leaving the block raises `Conflict` if the group is sealed.
+        """
+        given: dict[Any, JobLike | None] = {
+            "on_end": on_end,
+            "on_success": on_success,
+            "on_first_failure": on_first_failure,
+        }
+        return new_block(self, self._state.tasks, name, tenant, given, seal=seal)
 
     # --- running attempts ------------------------------------------------------------------------------------------
 
@@ -313,6 +338,8 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
     """Counts, cancels, requeues and deletes many jobs, and manages workers."""
     webhooks: Webhooks
     """Events of jobs, sent to URLs."""
+    groups: Groups
+    """Jobs that were enqueued together."""
     schedules: Schedules
     """Jobs at times of a calendar or at intervals."""
     uploads: Uploads
@@ -328,6 +355,7 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
         self.kinds = Kinds(self)
         self.admin = Admin(self)
         self.webhooks = Webhooks(self)
+        self.groups = Groups(self)
         self.schedules = Schedules(self)
         self.uploads = Uploads(self)
 

@@ -163,7 +163,7 @@ create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
     number bigint not null,
-    target text not null check (target in ('schedule', 'child', 'parent'))
+    target text not null check (target in ('schedule', 'child', 'parent', 'group'))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
@@ -198,7 +198,8 @@ create table holdfast.schedule (
 ) with (fillfactor = 50);
 
 -- Dependencies: the child runs after the parent has ended. `ended` is the number of the state in which it has, once the
--- child was told. A job with `awaited` appends a wake row when it ends.
+-- child was told. A job with `awaited` appends a wake row when it ends. A group is a child of its members, and the parent
+-- of its callbacks, by its number times -1.
 create table holdfast.edge (
     child     bigint not null,
     parent    bigint not null,
@@ -239,6 +240,29 @@ create table holdfast.failure (
 );
 create index failure_owner on holdfast.failure (fingerprint, tenant, lane, at_ms, seq);
 create index failure_at on holdfast.failure (at_ms);
+
+-- Groups: how many members have ended, as far as their wake rows were folded, and the callbacks, as JSON.
+create table holdfast.job_group (
+    number           bigint primary key generated always as identity,
+    created_at_ms    bigint not null,
+    ended_at_ms      bigint,
+    members          integer not null,
+    done             integer not null,
+    failed           integer not null,
+    cancelled        integer not null,
+    retired          integer not null,
+    sealed           smallint not null,
+    tenant           text collate "C" not null,
+    name             text collate "C" not null,
+    on_end           text,
+    on_success       text,
+    on_first_failure text,
+    token            text not null,
+    problem          text,
+    unique (tenant, name)
+) with (fillfactor = 50);
+create index job_group_ended on holdfast.job_group (ended_at_ms)
+    where ended_at_ms is not null;
 
 -- What operators did, on the command line and over HTTP.
 create table holdfast.audit (

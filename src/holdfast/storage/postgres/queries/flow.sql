@@ -1,4 +1,4 @@
--- Flow control: wake rows, schedules and dependencies.
+-- Flow control: wake rows, schedules, dependencies and groups.
 
 -- name: edge_end
 -- Record that children were told of the ends of their parents, one edge for each row of values.
@@ -36,6 +36,96 @@ update holdfast.meta set value = '1' where name = 'edges';
 -- Read whether the store has dependencies.
 select value from holdfast.meta where name = 'edges';
 
+-- name: group_by_name
+-- Read one group, in order to change it.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast.job_group
+ where tenant = %(tenant)s and name = %(name)s
+/* lock: for update */;
+
+-- name: group_insert
+-- Store a new group, unless there is one of its name.
+insert into holdfast.job_group (tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+    on_first_failure, token, problem, created_at_ms, ended_at_ms)
+values (%(tenant)s, %(name)s, %(sealed)s, %(members)s, %(done)s, %(failed)s, %(cancelled)s, %(retired)s, %(on_end)s, %(on_success)s,
+    %(on_first_failure)s, %(token)s, %(problem)s, %(created_at_ms)s, %(ended_at_ms)s)
+on conflict (tenant, name) do nothing
+returning number;
+
+-- name: group_members
+-- Find some members of a group that have not ended, in order.
+select parent from holdfast.edge
+ where child = -%(number)s::bigint and ended is null and parent > %(after)s
+ order by parent
+ limit %(limit)s;
+
+-- name: group_of_name
+-- Read one group, without locking it.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast.job_group
+ where tenant = %(tenant)s and name = %(name)s;
+
+-- name: group_write
+-- Store a changed group.
+update holdfast.job_group
+   set sealed = %(sealed)s,
+       members = %(members)s,
+       done = %(done)s,
+       failed = %(failed)s,
+       cancelled = %(cancelled)s,
+       retired = %(retired)s,
+       on_end = %(on_end)s,
+       on_success = %(on_success)s,
+       on_first_failure = %(on_first_failure)s,
+       token = %(token)s,
+       problem = %(problem)s,
+       ended_at_ms = %(ended_at_ms)s
+ where number = %(number)s;
+
+-- name: groups_delete
+-- Delete some groups that ended before a time and of which no member and no callback is left.
+delete from holdfast.job_group
+ where number in (select number from holdfast.job_group g
+                   where ended_at_ms < %(before)s
+                     and not exists (select 1 from holdfast.edge where child = -g.number)
+                     and not exists (select 1 from holdfast.edge where parent = -g.number)
+                   order by ended_at_ms
+                   limit %(limit)s
+                     for update skip locked);
+
+-- name: groups_existing
+-- Find those of these groups that exist, without locking them.
+select number from holdfast.job_group where number = any (%(numbers)s::bigint[]);
+
+-- name: groups_newest
+-- Read some groups, newest first.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast.job_group
+ where (%(tenant)s::text is null or tenant = %(tenant)s)
+ order by number desc
+ limit %(limit)s;
+
+-- name: groups_of_members
+-- Read the unfinished groups of a job, in order to change them.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast.job_group
+ where number in (select -child from holdfast.edge where parent = %(seq)s and child < 0) and ended_at_ms is null
+ order by number
+/* lock: for update */;
+
+-- name: groups_to_fold
+-- Read groups, skipping locked ones.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast.job_group
+ where number = any (%(numbers)s::bigint[])
+ order by number
+/* lock: for update skip locked */;
+
 -- name: jobs_await
 -- Record that others wait for jobs.
 update holdfast.job set awaited = 1 where seq = any (%(seqs)s::bigint[]) and awaited = 0;
@@ -55,10 +145,31 @@ select id, seq, tenant from holdfast.job where id = any (%(ids)s::text[]);
 -- Read the ids and states of jobs, without locking them.
 select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[]);
 
+-- name: members_end
+-- Record that members of a group have ended in a state; return those whose ends were not counted.
+update holdfast.edge set ended = %(state)s
+ where child = -%(number)s::bigint and parent = any (%(seqs)s::bigint[]) and ended is null
+returning parent;
+
+-- name: members_insert
+-- Make jobs members of a group; return those that were not.
+insert into holdfast.edge (child, parent, place, on_failed)
+select -%(number)s::bigint, v.seq, %(place)s::integer + v.ordinal::integer - 1, 'run'
+  from unnest(%(seqs)s::bigint[]) with ordinality as v (seq, ordinal)
+on conflict do nothing
+returning parent;
+
+-- name: members_reopen
+-- Record that a member of groups has not ended; return the groups that had counted its end.
+update holdfast.edge set ended = null
+ where parent = %(seq)s and -child = any (%(numbers)s::bigint[]) and ended is not null
+returning -child;
+
 -- name: parents_of_job
--- Read the jobs on which a job depends, in the given order.
+-- Read the jobs on which a job depends, in the given order; for a callback of a group its members.
 select j.* from holdfast.edge e cross join holdfast.job_row j
- where e.child = %(seq)s and j.seq = e.parent
+ where e.child in (select %(seq)s::bigint union all select parent from holdfast.edge where child = %(seq)s and parent < 0)
+   and j.seq = e.parent
  order by e.place;
 
 -- name: parents_unlocked
@@ -145,6 +256,10 @@ delete from holdfast.wake where wake = any (%(wakes)s::bigint[]);
 -- name: wake_insert
 -- Append a wake row.
 insert into holdfast.wake (at_ms, target, number) values (%(at_ms)s, %(target)s, %(number)s);
+
+-- name: wake_is_due
+-- Find whether a wake row is due.
+select exists (select 1 from holdfast.wake where at_ms <= %(now)s);
 
 -- name: wake_move
 -- Look at the targets of wake rows later.

@@ -43,7 +43,12 @@ select finished_at_ms, seq from holdfast.job
    and (finished_at_ms, seq) > (%(finished_after)s, %(after)s)
    and (awaited = 0
         or not exists (select 1 from holdfast.edge e join holdfast.job c on c.seq = e.child
-                        where e.parent = job.seq and c.finished_at_ms is null))
+                        where e.parent = job.seq and c.finished_at_ms is null)
+       and not exists (select 1 from holdfast.edge e join holdfast.job_group g on g.number = -e.child
+                        where e.parent = job.seq and e.child < 0
+                          and (g.ended_at_ms is null
+                               or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
+                                           where f.parent = -g.number and c.finished_at_ms is null))))
  order by finished_at_ms, seq
  limit %(limit)s
 /* lock: for update skip locked */;

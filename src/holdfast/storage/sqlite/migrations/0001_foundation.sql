@@ -88,7 +88,7 @@ create table holdfast_webhook_job (
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,
-    target text not null check (target in ('schedule', 'child', 'parent')),
+    target text not null check (target in ('schedule', 'child', 'parent', 'group')),
     number integer not null
 ) strict;
 create index holdfast_wake_at on holdfast_wake (at_ms);
@@ -120,7 +120,8 @@ create table holdfast_schedule (
 ) strict;
 
 -- Dependencies: the child runs after the parent has ended. `ended` is the number of the state in which it has, once the
--- child was told. A job with `awaited` appends a wake row when it ends.
+-- child was told. A job with `awaited` appends a wake row when it ends. A group is a child of its members, and the parent
+-- of its callbacks, by its number times -1.
 create table holdfast_edge (
     child     integer not null,
     parent    integer not null,
@@ -161,6 +162,29 @@ create table holdfast_failure (
 ) strict, without rowid;
 create index holdfast_failure_owner on holdfast_failure (fingerprint, tenant, lane, at_ms, seq);
 create index holdfast_failure_at on holdfast_failure (at_ms);
+
+-- Groups: how many members have ended, as far as their wake rows were folded, and the callbacks, as JSON.
+create table holdfast_group (
+    number           integer primary key autoincrement,
+    tenant           text not null,
+    name             text not null,
+    sealed           integer not null,
+    members          integer not null,
+    done             integer not null,
+    failed           integer not null,
+    cancelled        integer not null,
+    retired          integer not null,
+    on_end           text,
+    on_success       text,
+    on_first_failure text,
+    token            text not null,
+    problem          text,
+    created_at_ms    integer not null,
+    ended_at_ms      integer,
+    unique (tenant, name)
+) strict;
+create index holdfast_group_ended on holdfast_group (ended_at_ms)
+    where ended_at_ms is not null;
 
 -- What operators did, on the command line and over HTTP.
 create table holdfast_audit (

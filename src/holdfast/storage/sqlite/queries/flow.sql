@@ -1,4 +1,4 @@
--- Flow control: wake rows, schedules and dependencies.
+-- Flow control: wake rows, schedules, dependencies and groups.
 
 -- name: edge_end
 -- Record that children were told of the ends of their parents, one edge for each row of values.
@@ -34,6 +34,92 @@ update holdfast_meta set value = '1' where name = 'edges';
 -- Read whether the store has dependencies.
 select value from holdfast_meta where name = 'edges';
 
+-- name: group_by_name
+-- Read one group, in order to change it.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast_group
+ where tenant = :tenant and name = :name;
+
+-- name: group_insert
+-- Store a new group, unless there is one of its name.
+insert into holdfast_group (tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+    on_first_failure, token, problem, created_at_ms, ended_at_ms)
+values (:tenant, :name, :sealed, :members, :done, :failed, :cancelled, :retired, :on_end, :on_success,
+    :on_first_failure, :token, :problem, :created_at_ms, :ended_at_ms)
+on conflict (tenant, name) do nothing
+returning number;
+
+-- name: group_members
+-- Find some members of a group that have not ended, in order.
+select parent from holdfast_edge
+ where child = -:number and ended is null and parent > :after
+ order by parent
+ limit :limit;
+
+-- name: group_of_name
+-- Read one group, without locking it.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast_group
+ where tenant = :tenant and name = :name;
+
+-- name: group_write
+-- Store a changed group.
+update holdfast_group
+   set sealed = :sealed,
+       members = :members,
+       done = :done,
+       failed = :failed,
+       cancelled = :cancelled,
+       retired = :retired,
+       on_end = :on_end,
+       on_success = :on_success,
+       on_first_failure = :on_first_failure,
+       token = :token,
+       problem = :problem,
+       ended_at_ms = :ended_at_ms
+ where number = :number;
+
+-- name: groups_delete
+-- Delete some groups that ended before a time and of which no member and no callback is left.
+delete from holdfast_group
+ where number in (select number from holdfast_group g
+                   where ended_at_ms < :before
+                     and not exists (select 1 from holdfast_edge where child = -g.number)
+                     and not exists (select 1 from holdfast_edge where parent = -g.number)
+                   order by ended_at_ms
+                   limit :limit);
+
+-- name: groups_existing
+-- Find those of these groups that exist, without locking them.
+select number from holdfast_group where number in (select value from json_each(:numbers));
+
+-- name: groups_newest
+-- Read some groups, newest first.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast_group
+ where (:tenant is null or tenant = :tenant)
+ order by number desc
+ limit :limit;
+
+-- name: groups_of_members
+-- Read the unfinished groups of a job, in order to change them.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast_group
+ where number in (select -child from holdfast_edge where parent = :seq and child < 0) and ended_at_ms is null
+ order by number;
+
+-- name: groups_to_fold
+-- Read groups.
+select number, tenant, name, sealed, members, done, failed, cancelled, retired, on_end, on_success,
+       on_first_failure, token, problem, created_at_ms, ended_at_ms
+  from holdfast_group
+ where number in (select value from json_each(:numbers))
+ order by number;
+
 -- name: jobs_await
 -- Record that others wait for jobs.
 update holdfast_job set awaited = 1 where seq in (select value from json_each(:seqs)) and awaited = 0;
@@ -52,10 +138,30 @@ select id, seq, tenant from holdfast_job where id in (select value from json_eac
 -- Read the ids and states of jobs, without locking them.
 select seq, id, (select name from holdfast_state where number = state) from holdfast_job where seq in (select value from json_each(:seqs));
 
+-- name: members_end
+-- Record that members of a group have ended in a state; return those whose ends were not counted.
+update holdfast_edge set ended = :state
+ where child = -:number and parent in (select value from json_each(:seqs)) and ended is null
+returning parent;
+
+-- name: members_insert
+-- Make jobs members of a group; return those that were not.
+insert into holdfast_edge (child, parent, place, on_failed)
+select -:number, value, :place + key, 'run' from json_each(:seqs) where true
+on conflict do nothing
+returning parent;
+
+-- name: members_reopen
+-- Record that a member of groups has not ended; return the groups that had counted its end.
+update holdfast_edge set ended = null
+ where parent = :seq and child in (select -value from json_each(:numbers)) and ended is not null
+returning -child;
+
 -- name: parents_of_job
--- Read the jobs on which a job depends, in the given order.
+-- Read the jobs on which a job depends, in the given order; for a callback of a group its members.
 select j.* from holdfast_edge e cross join holdfast_job_row j
- where e.child = :seq and j.seq = e.parent
+ where e.child in (select :seq union all select parent from holdfast_edge where child = :seq and parent < 0)
+   and j.seq = e.parent
  order by e.place;
 
 -- name: parents_unlocked
@@ -139,6 +245,10 @@ delete from holdfast_wake where wake in (select value from json_each(:wakes));
 -- name: wake_insert
 -- Append a wake row.
 insert into holdfast_wake (at_ms, target, number) values (:at_ms, :target, :number);
+
+-- name: wake_is_due
+-- Find whether a wake row is due.
+select exists (select 1 from holdfast_wake where at_ms <= :now);
 
 -- name: wake_move
 -- Look at the targets of wake rows later.

@@ -1,0 +1,139 @@
+"""`holdfast groups`: jobs that were enqueued together."""
+
+import click
+
+from holdfast import json_view
+from holdfast.cli import errors, formatting, params, tables
+from holdfast.cli.options import Group, pass_terminal
+from holdfast.cli.terminal import Terminal
+from holdfast.domain import groups as group_rules, limits, routing
+
+_tenant = click.option("--tenant", default=routing.DEFAULT_NAME, show_default=True, help="The tenant of the group.")
+
+
+@click.group(
+    cls=Group,
+    epilog="""
+    Programs make groups with queue.group(...).
+
+    Examples:
+      holdfast groups list
+      holdfast groups show import-7
+      holdfast groups wait import-7 --timeout 1h
+      holdfast groups cancel import-7
+    """,
+)
+def groups() -> None:
+    """List, show, await and cancel groups of jobs."""
+
+
+@groups.command(
+    "list",
+    epilog="""
+    Examples:
+      holdfast groups list
+      holdfast groups list --json | jq '.groups[] | select(.state == "running")'
+    """,
+)
+@click.option("--tenant", help="Only those of this tenant.")
+@click.option("--limit", type=int, default=100, show_default=True, metavar="N", help=f"Up to {limits.PAGE_MAX}.")
+@pass_terminal
+def list_(terminal: Terminal, tenant: str | None, limit: int) -> None:
+    """List groups, newest first."""
+    with terminal.queue() as queue:
+        found = queue.groups.list(tenant=tenant, limit=limit)
+    if terminal.json:
+        terminal.emit({"groups": [json_view.group(one) for one in found]})
+    elif found:
+        columns = [
+            tables.Column("NAME", [one.name for one in found]),
+            tables.Column("TENANT", [one.tenant for one in found], rank=1, hide_if=routing.DEFAULT_NAME),
+            tables.Column("STATE", [one.state for one in found]),
+            tables.Column("MEMBERS", [str(one.members) for one in found]),
+            tables.Column("ENDED", [_ended(one) for one in found]),
+            tables.Column("MADE", [formatting.relative(one.created_at, terminal.now) for one in found], rank=2),
+        ]
+        terminal.show(tables.table(columns, terminal.out.width))
+    else:
+        terminal.note("there are no groups; programs make them with queue.group(...)")
+
+
+def _ended(one: group_rules.JobGroup) -> str:
+    counts = {"done": one.done, "failed": one.failed, "cancelled": one.cancelled, "retired": one.retired}
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
+
+
+@groups.command(
+    epilog="""
+    Ends are counted by the claims of workers, soon after they happen.
+
+    Examples:
+      holdfast groups show import-7
+      holdfast groups show import-7 --json | jq .unfinished
+    """
+)
+@click.argument("name")
+@_tenant
+@pass_terminal
+def show(terminal: Terminal, name: str, tenant: str) -> None:
+    """Show one group: how many members have ended, and its callbacks."""
+    with terminal.queue() as queue:
+        one = queue.groups.get(name, tenant=tenant)
+    if terminal.json:
+        terminal.emit(json_view.group(one))
+        return
+    terminal.line(_sentence(one))
+    for event, job_id in one.callbacks.items():
+        terminal.line(f"{event}: {job_id}")
+    if one.problem is not None:
+        terminal.line(one.problem, "yellow")
+
+
+def _sentence(one: group_rules.JobGroup) -> str:
+    left = f", {one.unfinished} unfinished" if one.unfinished else ""
+    return f"group {one.name} is {one.state}: {one.members} members, {_ended(one)}{left}"
+
+
+@groups.command(
+    epilog="""
+    Exits with 0 if all members are done, 1 if one ended otherwise, 4 on a timeout.
+
+    Examples:
+      holdfast groups wait import-7 --timeout 1h && echo imported
+    """
+)
+@click.argument("name")
+@click.option(
+    "--timeout", type=params.DURATION, default="1m", show_default=True, metavar="DURATION", help="How long to wait."
+)
+@_tenant
+@pass_terminal
+def wait(terminal: Terminal, name: str, timeout: float, tenant: str) -> int:
+    """Wait until all members of a group have ended."""
+    with terminal.queue() as queue, terminal.busy(f"waiting for group {name}"):
+        one = queue.groups.wait(name, timeout=timeout, tenant=tenant)
+    terminal.report(json_view.group(one), _sentence(one))
+    return errors.OK if one.state == "done" else errors.REFUSED
+
+
+@groups.command(
+    epilog="""
+    Waiting members are cancelled, running ones are asked to stop. The group takes
+    no more members; its callbacks run as after any other end.
+
+    Examples:
+      holdfast groups cancel import-7
+      holdfast groups cancel import-7 --force
+    """
+)
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Take running members from their workers.")
+@_tenant
+@pass_terminal
+def cancel(terminal: Terminal, name: str, force: bool, tenant: str) -> None:
+    """Cancel all members of a group that have not ended."""
+    with terminal.queue() as queue:
+        queue.admin.record_action("groups.cancel", name, detail={"tenant": tenant, "force": force})
+        report = queue.groups.cancel(name, force=force, tenant=tenant)
+    stopping = f", {len(report.stop_requested)} asked to stop" if report.stop_requested else ""
+    terminal.report(json_view.cancel_report(report), f"{len(report.cancelled)} members cancelled{stopping}")

@@ -1,0 +1,359 @@
+"""Groups: jobs that are stored together and counted as they end."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Conflict, Done, Failed, InvalidInput, Job, Queue
+from holdfast.errors import GroupNotFound, LaneDraining, WaitTimeout
+from tests.support.assertions import refused
+from tests.support.clock import ManualClock
+from tests.support.job_states import start
+from tests.support.stores import Harness
+
+ON_END, ON_SUCCESS, FIRST = (f"holdfast:group:g:{event}" for event in ("on_end", "on_success", "on_first_failure"))
+CALLBACKS: dict[str, Any] = {
+    "on_end": {"kind": "end", "payload": {"n": 1}},
+    "on_success": {"kind": "success"},
+    "on_first_failure": {"kind": "alarm", "lane": "ops", "priority": 5},
+}
+
+
+def fold(queue: Queue, times: int = 1) -> None:
+    """Claim, which counts the ends of members."""
+    for _ in range(times):
+        queue.claim_many(kinds=["none"])
+
+
+def make(queue: Queue, count: int, name: str = "g", **options: Any) -> list[str]:
+    with queue.group(name, **options) as group:
+        # Of different kinds, so that a test can claim one of them.
+        return [group.enqueue(f"page.{number % 5}", {"n": number}) for number in range(count)]
+
+
+def end(queue: Queue, job_id: str, *, done: bool = True) -> None:
+    queue.settle(start(queue, queue.get(job_id)), Done(job_id) if done else Failed("no", permanent=True))
+
+
+def existing(queue: Queue, *ids: str) -> list[str]:
+    found = {job.id for job in queue.jobs(limit=1_000)}
+    return [one for one in ids if one in found]
+
+
+class TestEnds:
+    def test_the_last_end_enqueues_the_callbacks(self, queue: Queue) -> None:
+        ids = make(queue, 3, **CALLBACKS)
+        for job_id in ids[:2]:
+            end(queue, job_id)
+            fold(queue)
+        group = queue.groups.get("g")
+        assert (group.state, group.members, group.done, group.unfinished) == ("running", 3, 2, 1)
+        assert existing(queue, ON_END, ON_SUCCESS, FIRST) == []
+        end(queue, ids[2])
+        fold(queue)
+
+        group = queue.groups.get("g")
+        assert (group.state, group.done, group.unfinished, group.finished) == ("done", 3, 0, True)
+        assert existing(queue, ON_END, ON_SUCCESS, FIRST) == [ON_END, ON_SUCCESS]
+        called = queue.get(ON_END)
+        assert (called.kind, called.payload, called.state, called.headers) == (
+            "end",
+            {"n": 1},
+            "ready",
+            {"holdfast-group": "g"},
+        )
+        assert group.callbacks["on_end"] == ON_END
+
+    def test_a_failure_enqueues_its_callback_at_once_and_prevents_success(self, queue: Queue) -> None:
+        ids = make(queue, 2, **CALLBACKS)
+        end(queue, ids[0], done=False)
+        fold(queue)
+        assert existing(queue, ON_END, ON_SUCCESS, FIRST) == [FIRST]
+        assert (queue.get(FIRST).lane, queue.get(FIRST).priority) == ("ops", 5)
+        end(queue, ids[1])
+        fold(queue)
+        group = queue.groups.get("g")
+        assert (group.state, group.done, group.failed) == ("failed", 1, 1)
+        assert existing(queue, ON_END, ON_SUCCESS, FIRST) == [ON_END, FIRST]
+
+    @pytest.mark.parametrize("how", ["cancelled", "retired", "late", "expired"])
+    def test_every_end_counts(self, queue: Queue, clock: ManualClock, how: str) -> None:
+        with queue.group("g", on_end={"kind": "end"}) as group:
+            job_id = group.enqueue("page", deadline=100_000, max_attempts=1)
+        if how == "cancelled":
+            queue.cancel(job_id)
+        elif how == "retired":
+            queue.kinds.retire("page")
+        else:
+            if how == "expired":
+                start(queue, queue.get(job_id))
+            clock.advance(100_000)
+        fold(queue, 3)
+
+        assert queue.groups.get("g").state == "failed"
+        assert queue.get(ON_END).state == "ready"
+
+    def test_the_handler_of_a_callback_reads_the_results_of_the_members(self, queue: Queue) -> None:
+        ids = make(queue, 3, on_success={"kind": "success"})
+        for job_id in reversed(ids):
+            end(queue, job_id)
+        fold(queue)
+        assert [job.result for job in queue.parents(ON_SUCCESS)] == ids
+
+    def test_members_may_depend_on_each_other(self, queue: Queue) -> None:
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            first = group.enqueue("a")
+            second = group.enqueue("b", after=[first])
+            third = group.enqueue("c", after=[0, second])
+        for job_id in (first, second, third):
+            assert existing(queue, ON_SUCCESS) == []
+            end(queue, job_id)
+            fold(queue)
+        assert queue.get(ON_SUCCESS).state == "ready"
+
+    def test_a_group_without_members_ends_at_once(self, queue: Queue) -> None:
+        make(queue, 0, **CALLBACKS)
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+        assert existing(queue, ON_END, ON_SUCCESS, FIRST) == [ON_END, ON_SUCCESS]
+
+    @pytest.mark.parametrize("refusal", ["draining", "retired"])
+    def test_a_refused_callback_is_stored_as_failed_and_the_group_ends(self, queue: Queue, refusal: str) -> None:
+        ids = make(queue, 1, on_end={"kind": "end", "lane": "late"})
+        if refusal == "draining":
+            queue.lanes.set("late", state="draining")
+        else:
+            queue.kinds.retire("end")
+        end(queue, ids[0])
+        fold(queue)
+
+        called = queue.get(ON_END)
+        assert (called.state, called.failure and called.failure.reason) == ("failed", "callback_refused")
+        assert called.failure is not None
+        assert refusal in called.failure.message
+        assert queue.groups.get("g").finished
+
+
+class TestMembers:
+    def test_an_exception_stores_nothing(self, queue: Queue) -> None:
+        def interrupted() -> None:
+            with queue.group("g") as group:
+                group.enqueue("page")
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            interrupted()
+        assert queue.counts() == {}
+        with pytest.raises(GroupNotFound):
+            queue.groups.get("g")
+
+    def test_a_refused_member_refuses_all(self, queue: Queue) -> None:
+        queue.lanes.set("late", state="draining")
+        group = queue.group("g")
+        group.enqueue("page")
+        group.enqueue("page", lane="late")
+        with pytest.raises(LaneDraining), group:
+            pass
+        assert queue.counts() == {}
+        assert queue.groups.list() == []
+
+    def test_a_block_of_the_same_name_joins_until_the_group_is_sealed(self, queue: Queue) -> None:
+        first = make(queue, 1, seal=False)
+        end(queue, first[0])
+        fold(queue)
+        assert (queue.groups.get("g").state, queue.groups.get("g").done) == ("open", 1)
+        second = make(queue, 1, on_success={"kind": "success"})
+        with pytest.raises(Conflict, match="sealed"):
+            make(queue, 1)
+        assert (queue.groups.get("g").state, queue.groups.get("g").members) == ("running", 2)
+        end(queue, second[0])
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+        assert queue.get(ON_SUCCESS).state == "ready"
+        assert [job.id for job in queue.parents(ON_SUCCESS)] == [*first, *second]
+
+    def test_another_callback_of_an_open_group_is_a_conflict(self, queue: Queue) -> None:
+        make(queue, 1, on_end={"kind": "end"}, seal=False)
+        with pytest.raises(Conflict, match="on_end"):
+            make(queue, 1, on_end={"kind": "other"})
+        make(queue, 1, on_end={"kind": "end"})
+
+    def test_a_duplicate_is_a_member_too(self, queue: Queue) -> None:
+        waiting = queue.enqueue("page", dedupe_key="k")
+        done = queue.enqueue("other", job_id="done")
+        end(queue, done.id)
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            group.enqueue("page", dedupe_key="k")
+            group.enqueue("page", dedupe_key="k")
+            group.enqueue("other", job_id="done")
+        assert (queue.groups.get("g").members, queue.groups.get("g").done) == (2, 1)
+        end(queue, waiting.id)
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+
+    def test_names_belong_to_a_tenant(self, queue: Queue) -> None:
+        make(queue, 1)
+        make(queue, 2, tenant="acme", on_end={"kind": "end"})
+        assert [job.tenant for job in queue.jobs(tenant="acme")] == ["acme", "acme"]
+        assert (queue.groups.get("g").members, queue.groups.get("g", tenant="acme").members) == (1, 2)
+        assert [one.tenant for one in queue.groups.list()] == ["acme", "default"]
+        assert [one.tenant for one in queue.groups.list(tenant="acme")] == ["acme"]
+        queue.groups.cancel("g", tenant="acme")
+        fold(queue)
+        assert [job.kind for job in queue.jobs(tenant="acme", state="ready")] == ["end"]
+        with pytest.raises(GroupNotFound):
+            queue.groups.get("g", tenant="none")
+
+
+class TestOperating:
+    def test_a_caller_waits_for_a_group_without_any_worker(self, queue: Queue) -> None:
+        ids = make(queue, 2)
+        with pytest.raises(WaitTimeout):
+            queue.groups.wait("g", timeout=0)
+        for job_id in ids:
+            end(queue, job_id)
+        assert queue.groups.wait("g", timeout=60).state == "done"
+
+    def test_cancel_seals_and_cancels_in_chunks(self, queue: Queue) -> None:
+        ids = make(queue, 450, on_end={"kind": "end"}, seal=False)
+        running = start(queue, queue.get(ids[0]))
+        report = queue.groups.cancel("g")
+        assert (len(report.cancelled), report.stop_requested) == (449, [ids[0]])
+        queue.settle(running, Done())
+        fold(queue, 4)
+        group = queue.groups.get("g")
+        assert (group.state, group.cancelled, group.done) == ("failed", 449, 1)
+        assert queue.get(ON_END).state == "ready"
+        assert queue.groups.cancel("g").cancelled == []
+
+    def test_a_requeued_member_is_waited_for_again_until_the_group_has_ended(self, queue: Queue) -> None:
+        ids = make(queue, 2, **CALLBACKS)
+        end(queue, ids[0], done=False)
+        fold(queue)
+        queue.requeue(ids[0])
+        assert (queue.groups.get("g").failed, queue.groups.get("g").unfinished) == (0, 2)
+        end(queue, ids[1])
+        fold(queue)
+        assert not queue.groups.get("g").finished
+        end(queue, ids[0], done=False)
+        fold(queue)
+        assert queue.groups.get("g").state == "failed"
+        queue.requeue(ids[0])
+        end(queue, ids[0])
+        fold(queue)
+        group = queue.groups.get("g")
+        assert (group.state, group.failed, group.done) == ("failed", 1, 1)
+
+    def test_a_member_requeued_before_its_end_was_counted_is_counted_once(self, queue: Queue) -> None:
+        ids = make(queue, 2)
+        end(queue, ids[0], done=False)
+        queue.requeue(ids[0])
+        end(queue, ids[1])
+        fold(queue)
+        assert (queue.groups.get("g").state, queue.groups.get("g").done) == ("running", 1)
+        end(queue, ids[0])
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+
+    def test_retention_keeps_members_until_the_callbacks_have_ended(self, queue: Queue, clock: ManualClock) -> None:
+        ids = make(queue, 2, on_success={"kind": "success"})
+        end(queue, ids[0])
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 0
+        end(queue, ids[1])
+        fold(queue)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 0
+        end(queue, ON_SUCCESS)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 3
+        with pytest.raises(GroupNotFound):
+            queue.groups.get("g")
+        make(queue, 1, on_success={"kind": "success"})
+        assert queue.groups.get("g").state == "running"
+
+    def test_a_block_within_a_transaction_commits_with_it(self, queue: Queue) -> None:
+        def roll_back() -> None:
+            with queue.transaction() as transaction:
+                with transaction.group("g") as group:
+                    group.enqueue("page")
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            roll_back()
+        assert queue.counts() == {}
+        with queue.transaction() as transaction, transaction.group("g") as group:
+            group.enqueue("page")
+        assert queue.groups.get("g").members == 1
+
+
+class TestRefusals:
+    @pytest.mark.validation
+    @pytest.mark.parametrize(
+        ("options", "field"),
+        [
+            ({"name": "a:b"}, "name"),
+            ({"name": "x" * 121}, "name"),
+            ({"tenant": ""}, "tenant"),
+            ({"on_end": {"payload": 1}}, "on_end.kind"),
+            ({"on_end": {"kind": "end", "after": ["a"]}}, "on_end.after"),
+            ({"on_success": {"kind": "end", "job_id": "x"}}, "on_success.job_id"),
+            ({"on_first_failure": {"kind": "end", "priority": "x"}}, "on_first_failure.priority"),
+            ({"seal": 1}, "seal"),
+        ],
+    )
+    def test_bad_options_are_refused(self, queue: Queue, options: dict[str, Any], field: str) -> None:
+        with refused(queue, field):
+            queue.group(**{"name": "g", **options})
+
+    def test_a_bad_member_is_refused_where_it_is_added(self, queue: Queue) -> None:
+        with queue.group("g") as group:
+            for options in ({"tenant": "other"}, {"priority": "x"}):
+                with pytest.raises(InvalidInput):
+                    group.enqueue("page", **options)  # type: ignore[arg-type]
+            group.enqueue("page")
+        with pytest.raises(Conflict, match="ended"):
+            group.enqueue("page")
+        assert queue.counts() == {"ready": 1}
+
+    @pytest.mark.validation
+    def test_a_block_has_at_most_10_000_members(self, queue: Queue) -> None:
+        group = queue.group("g")
+        for _ in range(10_000):
+            group.enqueue("page")
+        with pytest.raises(InvalidInput, match="10000"):
+            group.enqueue("page")
+
+
+def test_members_that_end_together_end_their_group_once(durable_harness: Harness) -> None:
+    """Two settlements whose transactions are open at the same time, where the engine has several writers."""
+    one, two = durable_harness.open(), durable_harness.open()
+    for number in range(10):
+        name = f"g{number}"
+        ids = make(one, 2, name, on_end={"kind": "end"})
+        claims = [start(one, one.get(job_id)) for job_id in ids]
+        threads = [
+            threading.Thread(target=queue.settle_and_claim, args=([(claim, Done())],), kwargs={"kinds": ["none"]})
+            for queue, claim in zip((one, two), claims, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert one.groups.wait(name, timeout=60).done == 2
+    assert len(list(one.jobs(kind="end"))) == 10
+
+
+def test_a_member_that_ends_in_a_long_transaction_blocks_nobody(durable_harness: Harness) -> None:
+    queue = durable_harness.open()
+    ids = make(queue, 2, on_end={"kind": "end"})
+    claims = [start(queue, queue.get(job_id)) for job_id in ids]
+    with queue.transaction() as transaction:
+        transaction.settle(claims[0], Done())
+    queue.settle(claims[1], Done())
+    found: Job = queue.get(ids[0])
+    assert found.state == "done"
+    assert queue.groups.wait("g", timeout=60).state == "done"
