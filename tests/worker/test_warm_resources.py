@@ -315,6 +315,61 @@ def test_a_cancelled_job_does_not_run_after_its_load(queue: Queue) -> None:
     assert queue.get(job_id).state == "cancelled"
 
 
+class TestAJobThatIsCancelledDuringItsLoad:
+    """It is cancelled at once; a load for which no job waits is cancelled too."""
+
+    def test_its_load_is_cancelled_and_the_worker_goes_on(self, queue: Queue) -> None:
+        models = Models(queue)
+        loading, stopped = threading.Event(), threading.Event()
+
+        async def load(model: str) -> None:
+            if model == "A":
+                loading.set()
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    stopped.set()
+            models.loaded.add(model)
+
+        [job_id] = models.enqueue("A")
+        with running_worker(queue, warm=WarmResources(load=load), concurrency=1) as working:
+            wait_for_event(loading)
+            queue.cancel(job_id)
+            wait_for_event(stopped)
+            [other] = models.enqueue("B")
+            wait_finished(queue, other)
+            assert working.worker.status().loaded == ("B",)
+
+        assert (queue.get(job_id).state, queue.get(job_id).attempt) == ("cancelled", 1)
+        assert models.ran == ["B"]
+
+    @COLOURS
+    def test_a_load_for_which_others_wait_goes_on(self, queue: Queue, awaited: bool) -> None:
+        models = Models(queue, awaited=awaited)
+        loading, proceed = threading.Event(), threading.Event()
+
+        def load(model: str) -> None:
+            loading.set()
+            assert proceed.wait(PATIENCE_SECONDS)
+            models.loaded.add(model)
+
+        async def load_later(model: str) -> None:
+            loading.set()
+            await comes(proceed)
+            models.loaded.add(model)
+
+        cancelled, other = models.enqueue("AA")
+        with running_worker(queue, warm=WarmResources(load=load_later if awaited else load), concurrency=2):
+            wait_for_event(loading)
+            wait_until(lambda: queue.counts() == {"running": 2})
+            queue.cancel(cancelled)
+            wait_until(lambda: queue.get(cancelled).state == "cancelled")
+            proceed.set()
+            wait_finished(queue, other)
+
+        assert models.ran == ["A"]
+
+
 class TestALoadThatDoesNotEnd:
     """The timeout of a job also applies while its affinity is loaded."""
 

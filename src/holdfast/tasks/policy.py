@@ -14,6 +14,8 @@ from holdfast.domain.validation import Duration
 
 Isolation: TypeAlias = Literal["process"]
 """How a handler is isolated from others of its worker."""
+TaskIsolation: TypeAlias = Literal["process", "never"]
+"""How the handler of a task is isolated; `never` keeps that of a suspect in the worker too."""
 
 
 class TaskOptions(JobOptions, total=False):
@@ -25,8 +27,9 @@ class TaskOptions(JobOptions, total=False):
     """Errors to retry; all others except connection errors then fail the job permanently."""
     permanent_on: type[BaseException] | Sequence[type[BaseException]]
     """Errors that fail the job permanently."""
-    isolate: Isolation | None
-    """`process` runs the handler in its own process, which may crash or be killed without harm to others."""
+    isolate: TaskIsolation | None
+    """`process` runs the handler in its own process, which may crash or be killed without harm to others. `never`
+    runs it in the worker beside others, even if it is suspect: for handlers that cannot end their process."""
     memory_limit: int | None
     """The memory limit of that process in bytes."""
 
@@ -45,7 +48,7 @@ class Policy:
     """The backoff between attempts, for jobs that were enqueued without one."""
     max_attempts: int = 5
     """How many attempts a job may use."""
-    isolate: Isolation | None = None
+    isolate: TaskIsolation | None = None
     """Whether the handler runs in its own process."""
     memory_limit_bytes: int | None = None
     """The memory limit of that process in bytes."""
@@ -71,10 +74,10 @@ def split(kind: str, task_options: TaskOptions) -> tuple[JobOptions, Policy]:
         permanent_on=_errors(task_options.get("permanent_on", ()), "permanent_on"),
         backoff=task_options.get("backoff"),
         max_attempts=task_options.get("max_attempts", DEFAULT.max_attempts),
-        isolate=check_isolation(task_options.get("isolate")),
+        isolate=validation.one_of(task_options.get("isolate"), "isolate", (None, "process", "never")),
         memory_limit_bytes=check_memory_limit(task_options.get("memory_limit")),
     )
-    if policy.memory_limit_bytes is not None and policy.isolate is None:
+    if policy.memory_limit_bytes is not None and policy.isolate != "process":
         raise errors.InvalidInput(
             "memory_limit", "requires isolate='process': only a separate process can be limited"
         )
@@ -82,7 +85,7 @@ def split(kind: str, task_options: TaskOptions) -> tuple[JobOptions, Policy]:
 
 
 def check_isolation(value: object) -> Isolation | None:
-    """Return *value* if it is a valid `isolate` option; raise `InvalidInput` if not."""
+    """Return *value* if it is a valid `isolate` option of a worker; raise `InvalidInput` if not."""
     isolation: Isolation | None = validation.one_of(value, "isolate", (None, "process"))
     return isolation
 

@@ -160,7 +160,7 @@ class RunningAttempt:
     @property
     def suspect(self) -> bool:
         """Whether the job's earlier attempts suggest that it may kill the process it runs in."""
-        return job.is_suspect(self.claim.job)
+        return self.task.policy.isolate != "never" and job.is_suspect(self.claim.job)
 
     @property
     def timeout_at(self) -> float | None:

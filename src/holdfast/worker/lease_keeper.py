@@ -245,6 +245,9 @@ class LeaseKeeper:
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:
                 attempt.stop("cancel")
+                if attempt.loading_since is not None and attempt.release_if_waiting():
+                    # No handler runs that could stop by itself.
+                    self._events.put(AttemptDecided(attempt))
         elif isinstance(answer, errors.LeaseLost) and not attempt.settled and attempt.lose_lease():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self._events.put(AttemptDecided(attempt))

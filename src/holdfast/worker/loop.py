@@ -224,6 +224,8 @@ class WorkerLoop:
     def _attempt_decided(self, attempt: RunningAttempt) -> None:
         if self.held.decided(attempt):
             self._stuck.watch(attempt)
+            if self._affinities is not None and attempt.stopped == "cancel":
+                self._affinities.leave(attempt)
 
     def _notified(self, of: Literal["jobs", "sessions"]) -> None:
         if of == "jobs":

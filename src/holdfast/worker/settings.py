@@ -26,7 +26,8 @@ class IsolationSettings(NamedTuple):
 
     def isolates(self, task: definition.TaskDefinition) -> bool:
         """Return whether *task* always runs isolated; session tasks never do, as they need the worker's store."""
-        return (self.isolate_all or task.policy.isolate is not None) and not task.is_session_task
+        chosen = task.policy.isolate
+        return (chosen == "process" or (self.isolate_all and chosen is None)) and not task.is_session_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,7 +260,24 @@ class AffinityLoader:
             self._executor_queue.put(load.attempts)
             self._events.put(AffinitiesChanged())
 
-    # --- overdue loads ---------------------------------------------------------------------------------------------
+    # --- loads that end early --------------------------------------------------------------------------------------
+
+    def leave(self, attempt: RunningAttempt) -> None:
+        """Let a cancelled attempt leave the load that it waits for; cancel a load for which no attempt waits.
+
+        A sync hook cannot be cancelled: the attempt leaves when it has ended.
+        """
+        load = self._loads.get(attempt.claim.job.affinity or "")
+        if load is None or attempt not in load.attempts or not inspect.iscoroutinefunction(self._warm.load):
+            return
+        load.attempts.remove(attempt)
+        attempt.loading_since = None
+        # A slot skips it, because it is decided.
+        self._executor_queue.put([attempt])
+        if not load.attempts and load.task is not None:
+            log.info("cancelled loading %s: all jobs that wait for it are cancelled", load.affinity)
+            load.task.cancel()
+            self._start_waiting(load)
 
     def cancel_overdue(self) -> errors.HandlersStuck | None:
         """Cancel loads whose waiting attempts have all timed out.

@@ -93,14 +93,14 @@ class TestASuspect:
 class Guests:
     """A task inside a function, which another process cannot find: it records which handlers run at once."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, **options: Any) -> None:
         self.together: list[set[str]] = []
         self.begun: list[str] = []
         self.running: set[str] = set()
         self.proceed = threading.Event()
         self.started = threading.Event()
         self._lock = threading.Lock()
-        queue.task("guest")(self._guest())
+        queue.task("guest", **options)(self._guest())
 
     def _guest(self) -> Any:
         def guest(name: str) -> int:
@@ -145,3 +145,17 @@ class TestOneThatCannotBeIsolated:
         assert [names for names in noted.together if "suspect" in names] == [{"suspect"}] * 2
         # Nothing was claimed while it waited.
         assert set(noted.begun[:3]) == {"early", "earlier", "suspect"}
+
+
+def test_one_whose_task_is_never_isolated_runs_beside_others(durable_harness: Harness) -> None:
+    queue = durable_harness.open()
+    noted = Guests(queue, isolate="never")
+    suspect = _expired(durable_harness, queue, "guest", name="suspect")
+    early = queue.enqueue("guest", {"name": "early"}, priority=5)
+    with running_worker(queue, concurrency=2, isolate="process"):
+        found = wait_finished(queue, suspect)
+        noted.proceed.set()
+        wait_finished(queue, early.id)
+
+    assert found.result == os.getpid()
+    assert {"early", "suspect"} in noted.together
