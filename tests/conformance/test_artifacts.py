@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Artifact, Done, Failed, JobNotFound, LeaseLost, Queue
+from holdfast import Artifact, Conflict, Done, Failed, JobNotFound, LeaseLost, Queue
 from holdfast.errors import ArtifactNotFound
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
@@ -191,3 +191,37 @@ class TestRefusals:
 
         with refused(queue, "artifacts[1].name"):
             queue.attach(claim, [Artifact("a", b"1"), Artifact("a", b"2")])
+
+
+class TestDeletion:
+    """The artifacts of a finished job can be deleted before the job is."""
+
+    def test_inputs_and_outputs_are_deleted_and_the_job_stays(self, queue: Queue) -> None:
+        inputs = [Artifact("in", b"question")]
+        job = run(
+            queue, queue.enqueue("a", artifacts=inputs).job, Done("kept", artifacts=[Artifact("out", b"answer")])
+        )
+        other = run(queue, queue.enqueue("a", artifacts=inputs).job, Done())
+
+        assert queue.delete_artifacts(job.id) == 2
+        assert queue.delete_artifacts(job.id) == 0
+        assert queue.artifacts(job.id) == []
+        assert queue.get(job.id).result == "kept"
+        assert queue.artifact(other.id, "in").data == b"question"
+
+    def test_those_of_an_unfinished_job_stay(self, queue: Queue) -> None:
+        job = queue.enqueue("a", artifacts=[Artifact("in", b"question")]).job
+        with pytest.raises(Conflict, match="cancel it first"):
+            queue.delete_artifacts(job.id)
+        claim = start(queue, job)
+        with pytest.raises(Conflict, match="is running"):
+            queue.delete_artifacts(job.id)
+
+        assert queue.artifact(claim.job.id, "in").data == b"question"
+
+    def test_those_of_another_tenant_are_not_found(self, queue: Queue) -> None:
+        job = run(queue, queue.enqueue("a", tenant="one", artifacts=[Artifact("in", b"question")]).job, Done())
+        with pytest.raises(JobNotFound):
+            queue.delete_artifacts(job.id, tenant="two")
+
+        assert queue.delete_artifacts(job.id, tenant="one") == 1

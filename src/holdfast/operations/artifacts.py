@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from holdfast.domain import artifacts as artifact_rules, claims, clock, errors, limits, results, transitions
 from holdfast.domain.artifacts import Artifact, ArtifactRow, CheckedArtifact, Upload, UploadRow
-from holdfast.domain.job import JobRow
+from holdfast.domain.job import FINISHED, JobRow
 from holdfast.operations import lease
 from holdfast.operations.jobs import get_row
 from holdfast.storage.contract import StoreTransaction
@@ -116,6 +116,21 @@ async def _link(
             artifact_rules.check_linkable(upload, artifact, f"artifacts[{index}]")
     await tx.expire_uploads(ids, None)
     return found
+
+
+async def delete(tx: StoreTransaction, job_id: str, tenant: str | None) -> int:
+    """Delete the artifacts of a finished job; return how many. Their uploads have expired from now on."""
+    job = await get_row(tx, job_id, tenant)
+    if job.state not in FINISHED:
+        raise errors.Conflict(
+            f"job {job_id!r} is {job.state}, and its attempts may need its artifacts; cancel it first", job_id=job_id
+        )
+    stored = await tx.artifacts(job.seq)
+    if stored:
+        now = await tx.now()
+        await tx.delete_artifacts(job.seq)
+        await tx.expire_uploads([one.upload_id for one in stored], now.wall_ms)
+    return len(stored)
 
 
 # --- read ----------------------------------------------------------------------------------------------------------

@@ -75,6 +75,13 @@ def _chunks(size: int) -> int:
     return -(-size // limits.ARTIFACT_CHUNK_BYTES)
 
 
+@calls.over_http(artifact_operations.delete)
+async def delete_artifacts(http: connection.Http, job_id: str, tenant: str | None) -> int:
+    """Delete the artifacts of a finished job."""
+    reply = await http.post(connection.path("jobs", job_id, "delete-artifacts"), None, {"tenant": tenant})
+    return int(reply["deleted"])
+
+
 @calls.over_http(artifact_operations.attach)
 async def attach(http: connection.Http, fence: claims.JobFence, artifacts: Sequence[CheckedArtifact]) -> None:
     """Store artifacts of a running attempt."""

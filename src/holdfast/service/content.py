@@ -145,6 +145,12 @@ async def artifacts(call: Call) -> Response:
     return reply({"artifacts": [json_view.artifact(one) for one in await call.queue.artifacts(job.id)]})
 
 
+async def delete_artifacts(call: Call) -> Response:
+    """Delete the artifacts of a finished job."""
+    job = await call.job()
+    return reply({"deleted": await call.queue.delete_artifacts(job.id)})
+
+
 async def artifact(call: Call) -> Response:
     """Return the bytes of an artifact, or a range of them, as a download that browsers never run."""
     job = await call.job()

@@ -87,6 +87,18 @@ CONTENT: Final = (
         problems=(404,),
     ),
     call.Endpoint(
+        "POST",
+        "/v1/jobs/{job_id}/delete-artifacts",
+        "delete_artifacts",
+        "Delete the artifacts of a finished job",
+        content.delete_artifacts,
+        ("produce",),
+        schemas.shape(deleted=schemas.INTEGER),
+        {"deleted": 2},
+        query={"tenant": schemas.TENANT},
+        problems=(404, 409),
+    ),
+    call.Endpoint(
         "GET",
         "/v1/jobs/{job_id}/artifacts/{name}",
         "get_artifact",

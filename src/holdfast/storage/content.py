@@ -55,6 +55,10 @@ class ContentTransaction(ABC):
         """Store artifacts of a job; an existing artifact of the same name is replaced, its upload is not."""
 
     @abstractmethod
+    async def delete_artifacts(self, seq: int) -> None:
+        """Delete the artifacts of a job, but not their uploads."""
+
+    @abstractmethod
     async def delete_inputs(self, seq: int) -> None:
         """Delete the input artifacts of a job, but not their uploads."""
 

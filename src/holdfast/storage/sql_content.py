@@ -55,6 +55,10 @@ class SqlContent(SqlQueries):
         """Store artifacts of a job."""
         await self._change_rows("artifact_write", [(seq, *artifact) for artifact in artifacts])
 
+    async def delete_artifacts(self, seq: int) -> None:
+        """Delete the artifacts of a job."""
+        await self.query("artifacts_delete", {"seqs": [seq]})
+
     async def delete_inputs(self, seq: int) -> None:
         """Delete the input artifacts of a job."""
         await self.query("inputs_delete", {"seq": seq})
