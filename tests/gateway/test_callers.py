@@ -34,17 +34,21 @@ def test_the_job_of_a_caller_who_left_while_it_waited_is_cancelled(
 
 @pytest.mark.gateway_settings(grace=0.1)
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_job_of_a_caller_who_left_during_the_load_is_cancelled(
+def test_the_job_of_a_caller_who_left_during_the_load_is_cancelled_with_the_load(
     stream: bool, gateway: RunningGateway, upstream: ModelServer
 ) -> None:
-    upstream.script.load_seconds = 0.5
+    upstream.script.load_seconds = 3_600
     answer = gateway.open(stream=stream)
     wait_until(lambda: [job for job in gateway.jobs("running") if job.phase == "loading"])
     job = gateway.jobs()[0]
+    wait_until(lambda: upstream.events("load"))
     answer.leave()
     wait_until(lambda: gateway.queue.get(job.id).state == "cancelled")
+    wait_until(lambda: upstream.events("gone"))
+    upstream.script.load_seconds = 0
 
     assert upstream.generations == []
+    assert gateway.generate(model="qwen:7b").status == 200
 
 
 @pytest.mark.gateway_settings(grace=0.1)
@@ -61,12 +65,16 @@ def test_the_connection_of_a_caller_who_left_before_the_first_token_is_closed(
 
 
 @pytest.mark.gateway_settings(grace=0.1)
-def test_the_connection_of_a_caller_who_left_in_the_stream_is_closed(
-    gateway: RunningGateway, upstream: ModelServer
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_connection_of_a_caller_who_left_in_the_answer_is_closed(
+    stream: bool, gateway: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.token_seconds, upstream.script.tokens = 0.02, 10_000
-    answer = gateway.open(stream=True)
-    assert answer.line()
+    upstream.script.stop_within = True
+    answer = gateway.open(stream=stream)
+    if stream:
+        assert answer.line()
+    wait_until(lambda: upstream.events("within") or stream)
     answer.leave()
     wait_until(lambda: upstream.events("gone"))
     wait_until(lambda: gateway.jobs("cancelled"))

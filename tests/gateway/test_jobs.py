@@ -117,3 +117,24 @@ def test_tokens_separate_tenants_and_roles(file: object, upstream: ModelServer) 
         assert gateway.queue.get(job_id).tenant == "acme"
         admin = gateway.token_client(roles=["admin"])
         assert admin.post("/api/pull", {"model": "llama:8b"}).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", GENERATING)
+def test_tokens_are_in_the_result_and_in_the_metrics(path: str, stream: bool, gateway: RunningGateway) -> None:
+    job_id = gateway.generate(path, stream=stream).headers["Holdfast-Job"]
+    usage = gateway.client.get(f"/jobs/{job_id}").json["result"]["usage"]
+    metrics = gateway.client.get("/holdfast/metrics").content.decode().splitlines()
+
+    # A stream of OpenAI has its usage only if the caller asks for it.
+    counted = not (stream and path.startswith("/v1/") and path != "/v1/messages")
+    assert usage == ({"input_tokens": 7, "output_tokens": 5} if counted else {})
+    tokens = [line for line in metrics if line.startswith("holdfast_gateway_tokens_total{")]
+    expected = [
+        'holdfast_gateway_tokens_total{direction="input",model="llama:8b"} 7.0',
+        'holdfast_gateway_tokens_total{direction="output",model="llama:8b"} 5.0',
+    ]
+    assert sorted(tokens) == (expected if counted else [])
+    assert 'holdfast_gateway_requests_total{state="done"} 1.0' in metrics
+    assert "holdfast_gateway_waiting 0.0" in metrics
+    assert "holdfast_store_up 1.0" in metrics

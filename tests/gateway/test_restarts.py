@@ -51,6 +51,37 @@ def test_asynchronous_jobs_run_again_at_once_after_a_kill(file: Path, model_proc
 
 
 @pytest.mark.slow("it starts processes")
+def test_interrupted_jobs_run_beside_others_and_do_not_wait_for_their_end(
+    file: Path, model_process: ModelServerProcess
+) -> None:
+    def generating() -> set[str]:
+        return {one["prompt"] for one in model_process.events("request") if one["generates"]}
+
+    def post(client: Client, text: str, **options: Any) -> None:
+        body = {"path": "/api/chat", "request": body_of("/api/chat", text=text), **options}
+        assert client.post("/jobs", body).status == 202
+
+    model_process.script(hold=True)
+    first = started(file, model_process.url, "--concurrency", "3")
+    for text in ("one", "two"):
+        post(first.client, text)
+    wait_until(lambda: generating() == {"one", "two"})
+    # Its claim tells the store that the others have started: they are suspect after the kill.
+    post(first.client, "three", priority=5)
+    wait_until(lambda: "three" in generating())
+    first.kill()
+    model_process.kill()
+    restarted = ModelServerProcess(model_process.port)
+    restarted.script(hold=True)
+    second = started(file, restarted.url, "--concurrency", "3")
+    try:
+        wait_until(lambda: len([one for one in restarted.events("request") if one["generates"]]) == 3)
+    finally:
+        second.kill()
+        restarted.kill()
+
+
+@pytest.mark.slow("it starts processes")
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_retry_joins_the_job_of_a_killed_gateway(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import OpenAnswer, RunningGateway
+from tests.support.gateway import OpenAnswer, RunningGateway, body_of
 from tests.support.model_server import ModelServer
 from tests.support.service import wait_until
 
@@ -74,22 +74,25 @@ def test_a_single_request_is_run_at_a_time(gateway: RunningGateway, upstream: Mo
     assert [one["running"] for one in upstream.generations] == [0] * 6
 
 
-@pytest.mark.slow("it sends 70 requests")
+@pytest.mark.slow("it sends 510 requests")
 def test_tenants_take_turns_so_that_single_requests_do_not_wait_for_a_heavy_caller(
     served: RunningGateway, upstream: ModelServer
 ) -> None:
     # So that the worker takes no jobs ahead.
     upstream.script.token_seconds, upstream.script.tokens = 0.01, 3
+    upstream.script.hold = True
+    first = served.open(text="first")
+    wait_until(lambda: upstream.generations)
+    body = {"path": "/api/chat", "request": body_of("/api/chat", text="heavy"), "tenant": "heavy"}
+    assert {served.client.post("/jobs", body).status for _ in range(500)} == {202}
+    light = [served.open(text=f"light {n}", headers={"holdfast-tenant": f"light-{n}"}) for n in range(10)]
+    wait_until(lambda: len(served.gateway.exchanges.unfinished()) == 511)
+    upstream.script.hold = False
 
-    def open_all() -> list[OpenAnswer]:
-        heavy = [served.open(text="heavy", headers={"holdfast-tenant": "heavy"}) for _ in range(60)]
-        light = [served.open(text=f"light {n}", headers={"holdfast-tenant": f"light-{n}"}) for n in range(10)]
-        return heavy + light
-
-    all_waiting(served, upstream, open_all)
+    assert {answer.response.status for answer in (first, *light)} == {200}
+    wait_until(lambda: sum(one["prompt"] == "heavy" for one in upstream.generations) >= 12)
     order = [one["prompt"] for one in upstream.generations][1:]
     twelfth = [index for index, text in enumerate(order) if text == "heavy"][11]
-
     assert all(order.index(f"light {n}") < twelfth for n in range(10))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
+from tests.support import nginx
 from tests.support.gateway import GENERATING, RunningGateway, body_of
 from tests.support.model_server import ModelServer, Script, stream_frames
 from tests.support.service import Client, wait_until
@@ -151,6 +153,39 @@ def test_a_stream_that_waits_gets_headers_and_keep_alives_in_its_dialect(
         assert frame in rest
         rest = rest[rest.index(frame) + len(frame) :]
     assert "Holdfast-Job" in answer.response.headers
+
+
+@pytest.mark.skipif(nginx.PROGRAM is None, reason="nginx is not installed: apt-get install nginx-light")
+@pytest.mark.parametrize(
+    "idle_seconds",
+    [
+        pytest.param(
+            6,
+            marks=[
+                pytest.mark.slow("it waits longer than a proxy does"),
+                pytest.mark.gateway_settings(hold_headers=1, keep_alive_every=1),
+            ],
+        ),
+        pytest.param(30, marks=pytest.mark.long),
+    ],
+)
+def test_a_proxy_with_an_idle_timeout_does_not_cut_a_stream_that_waits(
+    idle_seconds: int, gateway: RunningGateway, upstream: ModelServer, tmp_path: Path
+) -> None:
+    upstream.script.hold = True
+    with nginx.proxy(tmp_path, gateway.port, idle_seconds) as port:
+        through = Client(port, None)
+        streams = {path: gateway.open(path, through, stream=True) for path in ENDS}
+        # Answers that are not streams send nothing before their end: the proxy gives up, and its timeout has passed.
+        whole = gateway.open("/v1/completions", through)
+        wait_until(lambda: whole.answered, 90)
+        assert whole.response.status == 504
+        upstream.script.hold = False
+        contents = {path: answer.rest() for path, answer in streams.items()}
+
+    for path, content in contents.items():
+        assert ENDS[path] in content
+        assert b"".join(frames_of(path, upstream.script)[-2:]) in content
 
 
 def test_the_status_of_a_stream_is_held_back_until_the_model_server_answers(

@@ -160,6 +160,15 @@ class OpenAnswer:
         sock: socket.socket | None = self._connection.sock
         return sock is not None and bool(select.select([sock], [], [], 0)[0])
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the server has closed the connection without an answer; waits for it."""
+        sock: socket.socket | None = self._connection.sock
+        try:
+            return sock is not None and sock.recv(1) == b""
+        except ConnectionError:
+            return True
+
     def leave(self) -> None:
         """Close the connection."""
         if self._response is not None:

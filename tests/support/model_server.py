@@ -47,6 +47,10 @@ class Script:
     """Whether streams end with an error of the server's own."""
     frame_bytes: int = 0
     """Into how many bytes each write of a stream is divided; 0 writes whole frames."""
+    missing: list[str] = field(default_factory=list)
+    """Models that the server does not have."""
+    stop_within: bool = False
+    """Whether a whole answer stops in the middle of its body."""
     padding: int = 0
     """How many characters are added to the text of a whole answer."""
 
@@ -67,13 +71,17 @@ class ModelServer:
     # --- questions of tests ----------------------------------------------------------------------------------------
 
     def events(self, what: str) -> list[dict[str, Any]]:
-        """Return what happened, of one type: `request`, `load`, `unload`, `end`, `cut`, `gone`."""
+        """Return what happened, of one type: `request`, `load`, `unload`, `within`, `end`, `cut`, `gone`."""
         return [one for one in self.log if one["event"] == what]
 
     @property
     def generations(self) -> list[dict[str, Any]]:
         """The requests that began to generate."""
         return [one for one in self.events("request") if one["generates"]]
+
+    @property
+    def _models(self) -> list[str]:
+        return [name for name in MODELS if name not in self.script.missing]
 
     def note(self, event: str, **values: Any) -> None:
         """Add to the log."""
@@ -128,12 +136,14 @@ class ModelServer:
             case "GET", "/api/version":
                 await _json(writer, {"version": "0.12.9"})
             case "GET", "/api/tags":
-                await _json(writer, {"models": [_tag(name) for name in MODELS]})
+                await _json(writer, {"models": [_tag(name) for name in self._models]})
             case "GET", "/api/ps":
                 loaded = [] if self.loaded is None else [_tag(self.loaded[0])]
                 await _json(writer, {"models": loaded})
             case "GET", "/v1/models":
-                await _json(writer, {"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
+                await _json(
+                    writer, {"object": "list", "data": [{"id": name, "object": "model"} for name in self._models]}
+                )
             case "POST", "/api/show":
                 await _json(writer, {"modelfile": "FROM llama", "details": {"family": "llama"}})
             case "POST", "/api/pull":
@@ -166,7 +176,7 @@ class ModelServer:
     async def _generate(self, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> None:
         document = json.loads(body.decode("utf-8", "replace"))
         model = document.get("model", "")
-        name = next((one for one in MODELS if model in {one, one.removesuffix(":latest")}), None)
+        name = next((one for one in self._models if model in {one, one.removesuffix(":latest")}), None)
         empty = not any(document.get(key) for key in ("prompt", "messages", "input"))
         self.note(
             "request",
@@ -228,6 +238,11 @@ class ModelServer:
                 await self._stream(path, model, document, writer, cut)
             else:
                 content = _whole_answer(path, model, document, script)
+                if script.stop_within:
+                    await _head(writer, 200, [("Content-Length", str(len(content)))])
+                    writer.write(content[:10])
+                    self.note("within", path=path, model=model)
+                    await asyncio.Event().wait()
                 await _whole(writer, 200, content, "application/json; charset=utf-8", cut=cut)
             self.note("cut" if cut >= 0 else "end", path=path, model=model)
         finally:

@@ -34,8 +34,9 @@ def _read_file(context: click.Context, _: click.Parameter, value: str | None) ->
     values = {name.replace("-", "_"): value for name, value in given.items()}
     if unknown := values.keys() - known:
         raise errors.CommandError(f"the file {value!r} has an unknown setting {min(unknown)!r}")
-    if isinstance(lengths := values.get("num_ctx"), dict):
-        values["num_ctx"] = [f"{model}={length}" for model, length in lengths.items()]
+    for name in ("num_ctx", "content_retention"):
+        if isinstance(pairs := values.get(name), dict):
+            values[name] = [f"{key}={value}" for key, value in pairs.items()]
     context.default_map = {**(context.default_map or {}), **values}
 
 
@@ -47,6 +48,16 @@ def _pairs(_context: click.Context, _parameter: click.Parameter, given: tuple[st
             raise click.BadParameter(f"{pair!r} is not MODEL=N, such as llama3.1:8b=8192")
         lengths[model] = int(length)
     return lengths
+
+
+def _retentions(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
+    retentions: dict[str, float] = {}
+    for pair in given:
+        tenant, separator, duration = pair.rpartition("=")
+        if separator and not tenant:
+            raise click.BadParameter(f"{pair!r} is not TENANT=DURATION, such as team-a=1h")
+        retentions[tenant or "*"] = params.DURATION.convert(duration, parameter, context)
+    return retentions
 
 
 def _upstream_options(command: Any) -> Any:
@@ -109,6 +120,14 @@ class GatewayGroup(options.Group):
     """,
 )
 @_upstream_options
+@click.option(
+    "--fallback",
+    "fallbacks",
+    multiple=True,
+    metavar="URL",
+    help="A model server for requests that the first does not take. Repeatable.",
+)
+@click.option("--fallback-key", metavar="KEY", help="A key that fallbacks ask for; better set in the environment.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option(
     "--port",
@@ -196,6 +215,13 @@ class GatewayGroup(options.Group):
     metavar="DURATION",
     help="How long finished jobs are kept.",
 )
+@click.option(
+    "--content-retention",
+    multiple=True,
+    callback=_retentions,
+    metavar="[TENANT=]DURATION",
+    help="How long requests and answers of finished jobs are kept. Repeatable.",
+)
 @webhooks.webhook_allow
 @click.option("--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="What to log.")
 @click.pass_context
@@ -253,7 +279,7 @@ def _serve(terminal: Terminal, given: dict[str, Any]) -> None:
 def _settings(given: dict[str, Any]) -> GatewaySettings:
     from holdfast.gateway.settings import GatewaySettings  # noqa: PLC0415
 
-    return GatewaySettings(**{**given, "resident": tuple(given["resident"])})
+    return GatewaySettings(**given)
 
 
 def _missing(error: ImportError) -> errors.CommandError:

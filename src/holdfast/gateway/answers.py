@@ -20,7 +20,12 @@ JOB_HEADER: Final = "holdfast-job"
 _WHOLE_WAIT_SECONDS: Final = 60.0
 # Keeps proxies from collecting a stream before they pass it on.
 _UNBUFFERED: Final = ("x-accel-buffering", "no")
-_ENDS: Final = {"failed": (502, "upstream_failed"), "cancelled": (503, "cancelled")}
+_ENDS: Final = {
+    "done": (410, "content_erased"),
+    "failed": (502, "upstream_failed"),
+    "cancelled": (503, "cancelled"),
+}
+"""What callers of jobs without an answer get."""
 
 
 class GatewayRefusal(Exception):  # noqa: N818  # an answer, in the dialect of its path

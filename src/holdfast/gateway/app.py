@@ -19,6 +19,7 @@ from holdfast.gateway.exchanges import Exchange
 from holdfast.gateway.gateway import Gateway, JobAdmission, QueueFullError, keyed_job_id
 from holdfast.gateway.http_client import HOP_BY_HOP, UpstreamFailedError
 from holdfast.gateway.job_routes import JobRoutes
+from holdfast.gateway.metrics import GatewayCollector
 from holdfast.gateway.model_requests import ModelRequest
 from holdfast.service import app as service_app, bodies, problems
 from holdfast.service.access import Caller
@@ -183,12 +184,8 @@ class GatewayApp:
         return self.gateway.exchanges.find_abandoned((tenant, parsed.path, parsed.digest))
 
     async def find_model(self, parsed: ModelRequest) -> Model | None:
-        """Return the model of a request; None if the model server does not list it."""
-        found = await self.gateway.catalog.find(parsed.model) if parsed.model else None
-        if found is None and not self.gateway.catalog.known:
-            # The model server was never reached: the request waits for it.
-            return Model(parsed.model, model_requests.name_digest(parsed.model))
-        return found
+        """Return the model of a request; None if no model server lists it."""
+        return await self.gateway.find_model(parsed.model)
 
     async def _refused_by_upstream(self, request: Request, channel: AnswerChannel, parsed: ModelRequest) -> bool:
         """Let the model server refuse a model that it does not list; return whether it did."""
@@ -291,6 +288,7 @@ def make_app(gateway: Gateway, settings: ServiceSettings, failed: Callable[[Base
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with inner.router.lifespan_context(inner):
             app.state.service = inner.state.service
+            inner.state.service.registry.register(GatewayCollector(gateway))
             await gateway.start(inner.state.service.waiter, failed)
             try:
                 yield

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import EndedAttempt, Middleware
@@ -29,7 +29,6 @@ REQUEST, RESPONSE, PARTIAL, HEAD = "request", "response", "partial", "head"
 of a response that is an error."""
 # How often an attempt looks whether the caller of a job of an earlier process is back.
 _LOOK_SECONDS: Final = 1.0
-_AGAIN_SECONDS: Final = 0.001
 _RETRIED: Final = frozenset((429, 503))
 _RETRY_AFTER_MAX: Final = 120.0
 # Response headers that are not passed on, besides those that concern the connection.
@@ -39,12 +38,16 @@ _DIRECT_BYTES_MAX: Final = limits.ARTIFACTS_DIRECT_BYTES_MAX // 2
 _HEADERS_KEPT_MAX: Final = 100
 
 
+Targets: TypeAlias = Callable[[str], AsyncIterator[Upstream]]
+"""Yields the model servers that have a model, in the order in which they are tried; at least one."""
+
+
 class Attempts:
     """Runs the jobs of a gateway."""
 
-    def __init__(self, queue: AsyncQueue, upstream: Upstream, exchanges: Exchanges) -> None:
+    def __init__(self, queue: AsyncQueue, targets: Targets, exchanges: Exchanges) -> None:
         self._queue = queue
-        self._upstream = upstream
+        self._targets = targets
         self._exchanges = exchanges
         self.sent = 0
         """How many requests were sent to the model server."""
@@ -55,24 +58,30 @@ class Attempts:
         if exchange is None:
             exchange = recovered(self._exchanges, request, context.job.tenant)
             self._exchanges.recover(exchange, context.job)
-        if context.job.suspect:
-            # An attempt runs no code of its job, which therefore did not end the process. Settled once, the job is no
-            # longer suspect, and need not run alone.
-            raise Defer(after=_AGAIN_SECONDS)
         if exchange.orphaned_until is not None:
             # Not generated for a caller that may never return.
             raise Defer(after=max(0.05, min(_LOOK_SECONDS, exchange.orphaned_until - time.monotonic())))
         exchange.begin(context.epoch)
-        try:
-            sent = await self._request_of(context, exchange, request)
+        sent = await self._request_of(context, exchange, request)
+        headers = [*request["headers"].items()]
+        content = model_requests.content_to_send(sent)
+        path = f"{sent.path}?{request['query']}" if request["query"] else sent.path
+        targets = self._targets(sent.model)
+        target = await anext(targets)
+        while True:
             self.sent += 1
-            headers = [*request["headers"].items()]
-            content = model_requests.content_to_send(sent)
-            path = f"{sent.path}?{request['query']}" if request["query"] else sent.path
-            async with self._upstream.send("POST", path, headers, content) as answer:
-                return await self._receive(context, exchange, answer)
-        except UpstreamFailedError as error:
-            return await self._give_up(context, exchange, error)
+            try:
+                async with target.send("POST", path, headers, content) as answer:
+                    following = await anext(targets, None) if _is_retried(answer.head) else None
+                    if following is None:
+                        return await self._receive(context, exchange, answer)
+            except UpstreamFailedError as error:
+                following = None if exchange.seen else await anext(targets, None)
+                if following is None:
+                    return await self._give_up(context, exchange, error)
+                exchange.begin(context.epoch)
+            log.info("job %s is sent to %s, because %s does not take it", context.job.id, following.url, target.url)
+            target = following
 
     async def _request_of(self, context: Context, exchange: Exchange, payload: dict[str, Any]) -> ModelRequest:
         if exchange.request.content:
@@ -171,6 +180,7 @@ def recovered(exchanges: Exchanges, payload: dict[str, Any], tenant: str) -> Exc
         payload["model"],
         payload["stream"],
         payload["options"],
+        store=payload["store"],
         digest=payload["digest"],
     )
     return exchanges.make(request, tenant, payload["caller"])
@@ -204,7 +214,7 @@ def finish(exchange: Exchange, job: Job) -> None:
     problem = "" if job.failure is None else job.failure.message
     match job.state:
         case "done":
-            exchange.finish("done")
+            exchange.finish("done", "" if exchange.complete else "the answer was erased")
         case "failed" | "retired":
             exchange.finish("failed", problem)
         case "cancelled":

@@ -43,7 +43,7 @@ class Catalog:
     """The models of one model server, read again when a name is not known and from time to time."""
 
     def __init__(self, upstream: Upstream, upstream_type: str = "auto") -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self.type: str = upstream_type
         """`ollama` or `openai`; `auto` until the server has answered."""
         self._models: dict[str, Model] = {}
@@ -61,6 +61,10 @@ class Catalog:
     def known(self) -> bool:
         """Whether the list was ever read."""
         return self._read_at > float("-inf")
+
+    def lacks(self, name: str) -> bool:
+        """Return whether the server is known not to have a model."""
+        return self.known and self._lookup(name) is None and not _is_cloud(name)
 
     def name_of(self, digest_prefix: str) -> str | None:
         """Return the name of a model with this digest, for people."""
@@ -93,8 +97,8 @@ class Catalog:
     async def _read(self) -> bool:
         try:
             if self.type == "auto":
-                self.type = await detect_type(self._upstream)
-            models = await read_models(self._upstream, self.type)
+                self.type = await detect_type(self.upstream)
+            models = await read_models(self.upstream, self.type)
         except UpstreamFailedError as error:
             log.warning("the models could not be listed: %s", error)
             return False
@@ -106,7 +110,7 @@ class Catalog:
         """Return whether a model is loaded now, by `/api/ps`."""
         if time.monotonic() - self._resident_at > _RESIDENT_SECONDS:
             try:
-                self._resident = frozenset(await read_loaded(self._upstream, key="digest"))
+                self._resident = frozenset(await read_loaded(self.upstream, key="digest"))
             except UpstreamFailedError:
                 self._resident = frozenset()
             self._resident_at = time.monotonic()

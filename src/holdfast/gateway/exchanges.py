@@ -200,9 +200,12 @@ class ExchangeReader:
 class Exchanges:
     """The exchanges of one gateway process, by job and by what a retry has in common with its first request."""
 
-    def __init__(self, grace_seconds: float, cancel: Callable[[Exchange], None]) -> None:
+    def __init__(
+        self, grace_seconds: float, cancel: Callable[[Exchange], None], forgotten: Callable[[Exchange], None]
+    ) -> None:
         self._grace_seconds = grace_seconds
         self._cancel = cancel
+        self._forgotten = forgotten
         self._by_job: dict[str, Exchange] = {}
         self._by_key: dict[JoinKey, list[Exchange]] = {}
         self._orders = count()
@@ -282,7 +285,7 @@ class Exchanges:
     def ended(self, exchange: Exchange) -> None:
         """Forget an exchange whose job has ended, unless a caller or a retry may still need it."""
         if not exchange.callers and exchange.grace is None:
-            if exchange.caller_kind == "waiting":
+            if exchange.caller_kind == "waiting" or not exchange.request.store:
                 self.caller_left(exchange)
             elif not exchange.readers:
                 self.forget(exchange)
@@ -298,6 +301,7 @@ class Exchanges:
             same_key.remove(exchange)
         if not same_key:
             self._by_key.pop(exchange.join_key, None)
+        self._forgotten(exchange)
 
     def recover(self, exchange: Exchange, job: Job) -> None:
         """Register the exchange of a job that an earlier process left."""
@@ -329,6 +333,7 @@ def payload_of(request: ModelRequest, headers: dict[str, str], caller_kind: Call
         "model": request.model,
         "stream": request.stream,
         "options": dict(request.options),
+        "store": request.store,
         "digest": request.digest,
         "bytes": len(request.content),
         "headers": headers,

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,16 +17,18 @@ from holdfast.client.middleware import EndedAttempt
 from holdfast.domain import errors, limits, strict_json
 from holdfast.domain.artifacts import Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
-from holdfast.domain.job import Job
+from holdfast.domain.job import FINISHED, Job
 from holdfast.gateway import (
     attempts,
     backlog,
     catalog,
     exchanges as exchange_module,
+    metrics,
     model_requests,
     settings as all_settings,
 )
 from holdfast.gateway.catalog import Model
+from holdfast.gateway.erasure import Eraser
 from holdfast.gateway.exchanges import CallerKind, Exchange, Exchanges
 from holdfast.gateway.http_client import Upstream, UpstreamFailedError
 from holdfast.gateway.model_requests import ModelRequest
@@ -84,12 +86,16 @@ class Gateway:
         self.settings = settings
         self.upstream = Upstream(settings.upstream, settings.upstream_key)
         self.catalog = catalog.Catalog(self.upstream, settings.upstream_type)
-        self.exchanges = Exchanges(settings.grace, self._cancel_soon)
+        self._fallbacks = [catalog.Catalog(Upstream(url, settings.fallback_key)) for url in settings.fallbacks]
+        self.exchanges = Exchanges(settings.grace, self._cancel_soon, self._forgotten)
+        self._eraser = Eraser(queue, settings.content_retention)
         self.durations = backlog.Durations()
-        self.attempts = attempts.Attempts(queue, self.upstream, self.exchanges)
+        self.attempts = attempts.Attempts(queue, self._targets, self.exchanges)
         self.closing = False
         self.counts: Counter[str] = Counter()
         """How many jobs ended, by their end."""
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """The tokens of answers, by model and direction."""
         self._loads: dict[str, tuple[str, dict[str, Any]]] = {}
         """The model and the options of each affinity."""
         self._keep_alives: dict[str, Any] = {}
@@ -109,6 +115,8 @@ class Gateway:
         await self.catalog.refresh()
         self._declare_tasks()
         await self._recover()
+        self.spawn(self._eraser.run())
+        self.spawn(self._erase_earlier())
         self._workers = [self._local_worker(), self._remote_worker()]
         for worker in self._workers:
             running = asyncio.create_task(worker.serve())
@@ -127,7 +135,8 @@ class Gateway:
                 return await self.attempts.run(context, request)
 
             options: Any = {"lane": lane, "max_attempts": self.settings.max_attempts, "backoff": self._backoff}
-            self.queue.task(kind, timeout=self.settings.timeout, **options)(run)
+            # An attempt runs no code of its job, which therefore did not end an earlier process.
+            self.queue.task(kind, timeout=self.settings.timeout, isolate="never", **options)(run)
 
     def _local_worker(self) -> Worker:
         warm = WarmResources(load=self._load, capacity=self.settings.models, max_hold=self.settings.residence)
@@ -170,6 +179,14 @@ class Gateway:
                     break
                 if (exchange := self._recover_one(job)) is not None:
                     await attempts.stored_answer(self.queue, exchange, job)
+
+    async def _erase_earlier(self) -> None:
+        """Note the finished jobs whose content an earlier process did not erase."""
+        for kind in LANES:
+            for job in await self._all_jobs(kind, FINISHED):
+                if self.exchanges.get(job.id) is None:
+                    payload: Any = job.payload
+                    self._eraser.add_finished(job, stored=payload["request"]["store"])
 
     async def _all_jobs(self, kind: str, states: tuple[Any, ...]) -> list[Job]:
         found: list[Job] = []
@@ -215,13 +232,41 @@ class Gateway:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.catalog.close()
+        for one in (self.catalog, *self._fallbacks):
+            await one.close()
 
     def spawn(self, work: Any) -> None:
         """Run a coroutine beside the requests."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    # --- model servers ---------------------------------------------------------------------------------------------
+
+    async def find_model(self, name: str) -> Model | None:
+        """Return the model with this name; None if no model server lists it.
+
+        One that only another model server has runs elsewhere.
+        """
+        found = await self.catalog.find(name) if name else None
+        if found is None and not self.catalog.known:
+            # The model server was never reached: the request waits for it.
+            return Model(name, model_requests.name_digest(name))
+        if found is None and name:
+            elsewhere = [model for one in self._fallbacks if (model := await one.find(name)) is not None]
+            found = elsewhere[0]._replace(remote=True) if elsewhere else None
+        return found
+
+    async def _targets(self, model: str) -> AsyncIterator[Upstream]:
+        """Yield the model servers that have a model, in the order in which they are tried."""
+        if not (lacking := self.catalog.lacks(model)):
+            yield self.upstream
+        for one in self._fallbacks:
+            if await one.find(model) is not None:
+                lacking = False
+                yield one.upstream
+        if lacking:
+            yield self.upstream
 
     # --- admission -------------------------------------------------------------------------------------------------
 
@@ -334,9 +379,16 @@ class Gateway:
             if job.state == "done" and attempt.seconds is not None:
                 self.durations.note_run(exchange.affinity, attempt.seconds)
                 self.durations.note_run(None, attempt.seconds)
+            self._count_tokens(exchange.request.model, job.result)
             self._job_ended(exchange, job)
         else:
             exchange.interrupt()
+
+    def _count_tokens(self, model: str, result: Any) -> None:
+        usage = result["usage"] if isinstance(result, dict) else {}
+        for direction, name in metrics.DIRECTIONS.items():
+            if name in usage:
+                self.tokens[model, direction] += usage[name]
 
     def _job_ended(self, exchange: Exchange, job: Job) -> None:
         if exchange.ended is not None:
@@ -344,6 +396,8 @@ class Gateway:
         attempts.finish(exchange, job)
         self.counts[job.state] += 1
         self.exchanges.ended(exchange)
+        if exchange.request.store and (seconds := self._eraser.seconds_for(job.tenant)) is not None:
+            self._eraser.add(job.id, seconds)
         affinity = exchange.affinity
         if affinity in self._keep_alives and not any(one.affinity == affinity for one in self.exchanges.unfinished()):
             self.spawn(self._send_keep_alive(affinity or "", self._keep_alives.pop(affinity)))
@@ -355,6 +409,11 @@ class Gateway:
             await self.upstream.fetch("POST", "/api/generate", _JSON_HEADERS, content, seconds=_LOAD_SECONDS)
         except UpstreamFailedError as error:
             log.warning("keep_alive of %s could not be sent: %s", name, error)
+
+    def _forgotten(self, exchange: Exchange) -> None:
+        """Erase the content of a job whose caller allows to keep it no longer than it needs it."""
+        if exchange.ended is not None and not exchange.request.store:
+            self._eraser.add(exchange.job_id, 0.0)
 
     def _cancel_soon(self, exchange: Exchange) -> None:
         self.spawn(self._cancel(exchange))

@@ -1,6 +1,7 @@
 """Requests to a model server: the few fields that the gateway reads, and the changes that it makes.
 
-The exact bytes are kept. Only `model`, `stream`, `options`, `keep_alive` and whether there is a prompt are read.
+The exact bytes are kept. Only `model`, `stream`, `options`, `keep_alive`, `store` and whether there is a prompt are
+read.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class ModelRequest:
     keep_alive: Any = None
     loads_only: bool = False
     """Whether it has no prompt: it loads or unloads the model."""
+    store: bool = True
+    """Whether its content may be kept after its end: `store` is not false."""
     digest: str = ""
     """The SHA-256 of its exact bytes."""
 
@@ -80,6 +83,7 @@ def parse(path: str, content: bytes, num_ctx: Mapping[str, int]) -> ModelRequest
         options,
         document.get("keep_alive") if native else None,
         loads_only=text is not None and not any(document.get(name) for name in text),
+        store=document.get("store") is not False,
         digest=hashlib.sha256(content).hexdigest(),
     )
 

@@ -24,6 +24,10 @@ class GatewaySettings:
     upstream_type: UpstreamType = "auto"
     upstream_key: str | None = field(default=None, repr=False)
     """A key that the model server asks for; it replaces that of the caller, and is never stored."""
+    fallbacks: tuple[str, ...] = ()
+    """The URLs of other model servers, for requests that the first one does not take."""
+    fallback_key: str | None = field(default=None, repr=False)
+    """A key that they ask for."""
     concurrency: int | None = None
     """How many requests the model server gets at once; by default 1 for Ollama and 64 for others."""
     models: int = 1
@@ -54,10 +58,13 @@ class GatewaySettings:
     """How long one attempt may take."""
     retention: float | None = 86_400.0
     """For how long finished jobs are kept; None for always."""
+    content_retention: Mapping[str, float] = field(default_factory=dict)
+    """For how long requests and answers of a tenant's finished jobs are kept; `*` stands for all other tenants."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` if a value is invalid."""
-        parse_url(self.upstream)
+        for url in (self.upstream, *self.fallbacks):
+            parse_url(url)
         validation.one_of(self.upstream_type, "upstream_type", ("auto", "ollama", "openai"))
         if self.concurrency is not None:
             validation.integer(self.concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
@@ -73,3 +80,5 @@ class GatewaySettings:
         validation.integer(self.max_attempts, "max_attempts", 1, limits.MAX_ATTEMPTS_MAX)
         if self.retention is not None:
             validation.duration_ms(self.retention, "retention")
+        for tenant, seconds in self.content_retention.items():
+            validation.duration_ms(seconds, f"content_retention[{tenant}]")

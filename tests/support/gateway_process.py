@@ -1,0 +1,40 @@
+"""A gateway in a process of its own that kills itself before a statement.
+
+Arguments: the file or URL of the store, its schema, the URL of the model server, and the statement, empty for none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Callable
+
+from holdfast.client import connect
+from holdfast.gateway import server as gateway_server
+from holdfast.gateway.gateway import Gateway
+from holdfast.gateway.settings import GatewaySettings
+from holdfast.service import server
+from holdfast.service.settings import ServiceSettings
+from holdfast.storage.postgres import store as postgres_store
+from holdfast.storage.sqlite.store import SqliteStore
+from tests.support.webhook_process import Killer
+
+
+def main(url: str, schema: str, upstream: str, stage: str) -> None:
+    """Serve until this process is killed."""
+    killer, postgres = Killer(stage), postgres_store.PostgresStore
+    vars(connect)["SqliteStore"] = functools.partial(SqliteStore, observe=killer)
+    vars(postgres_store)["PostgresStore"] = functools.partial(postgres, observe=killer)
+    listener = server.listen("127.0.0.1", 0)
+
+    def started(_stop: Callable[[], object], _gateway: Gateway) -> None:
+        print(listener.getsockname()[1], flush=True)
+
+    settings = GatewaySettings(upstream=upstream, upstream_type="ollama")
+    service = ServiceSettings(tokens=False)
+    asyncio.run(gateway_server.serve(url, listener, settings, schema=schema, service=service, started=started))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
