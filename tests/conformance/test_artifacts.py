@@ -203,8 +203,9 @@ class TestDeletion:
         )
         other = run(queue, queue.enqueue("a", artifacts=inputs).job, Done())
 
-        assert queue.delete_artifacts(job.id) == 2
-        assert queue.delete_artifacts(job.id) == 0
+        queue.delete_artifacts(job.id)
+        queue.delete_artifacts(job.id)
+
         assert queue.artifacts(job.id) == []
         assert queue.get(job.id).result == "kept"
         assert queue.artifact(other.id, "in").data == b"question"
@@ -224,4 +225,4 @@ class TestDeletion:
         with pytest.raises(JobNotFound):
             queue.delete_artifacts(job.id, tenant="two")
 
-        assert queue.delete_artifacts(job.id, tenant="one") == 1
+        assert len(queue.artifacts(job.id)) == 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import Queue
+from holdfast import Artifact, Queue
 from holdfast.domain import webhooks
 from holdfast.domain.access import Grants
 from holdfast.domain.job import row_of
@@ -63,6 +63,12 @@ def claimed(queue: Queue) -> None:
 def cancelled(queue: Queue) -> None:
     """Store one cancelled job."""
     enqueue(queue)
+    queue.cancel("one")
+
+
+def finished_with_artifact(queue: Queue) -> None:
+    """Store one cancelled job with an artifact."""
+    queue.enqueue("a", job_id="one", artifacts=[Artifact("f", b"x")])
     queue.cancel("one")
 
 
@@ -272,6 +278,12 @@ CALLS = {
     "resume_schedule": Cut("/v1/schedules/nightly/resume", None, schedules(paused=False), prepare=paused_schedule),
     "remove_schedule": Cut(
         "/v1/schedules/nightly/remove", None, lambda queue: int(queue.schedules.list() == []), prepare=scheduled
+    ),
+    "delete_artifacts": Cut(
+        "/v1/jobs/one/delete-artifacts",
+        None,
+        lambda queue: int(queue.artifacts("one") == []),
+        prepare=finished_with_artifact,
     ),
     "retire_kind": Cut("/v1/kinds/a/retire", None, lambda queue: sum(kind.retired for kind in queue.kinds.list())),
 }

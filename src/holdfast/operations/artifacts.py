@@ -118,8 +118,8 @@ async def _link(
     return found
 
 
-async def delete(tx: StoreTransaction, job_id: str, tenant: str | None) -> int:
-    """Delete the artifacts of a finished job; return how many. Their uploads have expired from now on."""
+async def delete(tx: StoreTransaction, job_id: str, tenant: str | None) -> None:
+    """Delete the artifacts of a finished job. Their uploads have expired from now on."""
     job = await get_row(tx, job_id, tenant)
     if job.state not in FINISHED:
         raise errors.Conflict(
@@ -130,7 +130,6 @@ async def delete(tx: StoreTransaction, job_id: str, tenant: str | None) -> int:
         now = await tx.now()
         await tx.delete_artifacts(job.seq)
         await tx.expire_uploads([one.upload_id for one in stored], now.wall_ms)
-    return len(stored)
 
 
 # --- read ----------------------------------------------------------------------------------------------------------

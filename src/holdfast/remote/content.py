@@ -76,10 +76,9 @@ def _chunks(size: int) -> int:
 
 
 @calls.over_http(artifact_operations.delete)
-async def delete_artifacts(http: connection.Http, job_id: str, tenant: str | None) -> int:
+async def delete_artifacts(http: connection.Http, job_id: str, tenant: str | None) -> None:
     """Delete the artifacts of a finished job."""
-    reply = await http.post(connection.path("jobs", job_id, "delete-artifacts"), None, {"tenant": tenant})
-    return int(reply["deleted"])
+    await http.post(connection.path("jobs", job_id, "delete-artifacts"), None, {"tenant": tenant})
 
 
 @calls.over_http(artifact_operations.attach)

@@ -148,7 +148,8 @@ async def artifacts(call: Call) -> Response:
 async def delete_artifacts(call: Call) -> Response:
     """Delete the artifacts of a finished job."""
     job = await call.job()
-    return reply({"deleted": await call.queue.delete_artifacts(job.id)})
+    await call.queue.delete_artifacts(job.id)
+    return reply({"artifacts": []})
 
 
 async def artifact(call: Call) -> Response:

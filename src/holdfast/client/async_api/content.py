@@ -137,15 +137,15 @@ class AsyncContentReads:
         tenant = validate_calls.tenant(tenant)
         return await self._runner.read(artifact_operations.artifact, job_id, name, tenant)
 
-    async def delete_artifacts(self, job_id: str, *, tenant: str | None = None) -> int:
-        """Delete the artifacts of a finished job, inputs and outputs; return how many there were.
+    async def delete_artifacts(self, job_id: str, *, tenant: str | None = None) -> None:
+        """Delete the artifacts of a finished job, inputs and outputs.
 
         The job itself stays. Their bytes are deleted by the next maintenance of a worker, about a minute later, or by
         `admin.prune`. Raises `JobNotFound`, and `Conflict` if the job has not finished. With *tenant*, jobs of other
         tenants are not found.
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.write(artifact_operations.delete, job_id, tenant)
+        await self._runner.write(artifact_operations.delete, job_id, tenant)
 
     async def artifact_chunks(
         self, job_id: str, name: str, *, offset: int = 0, size: int | None = None, tenant: str | None = None
