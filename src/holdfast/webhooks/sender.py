@@ -11,11 +11,11 @@ import os
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.client import ids, queue_state
 from holdfast.client.async_api.queue import AsyncQueue
@@ -36,8 +36,8 @@ log = logging.getLogger("holdfast.webhooks")
 ALLOW_VARIABLE: Final = "HOLDFAST_WEBHOOK_ALLOW"
 _HEADERS: Final = {"User-Agent": f"Holdfast/{__version__}", "Content-Type": "application/json", "Accept": "*/*"}
 _PAGE: Final = 500
-_HELD_MAX: Final = 256
-_CLAIM_MAX: Final = 100
+_HELD_MAX: Final = 512
+_CLAIM_MAX: Final = 250
 _SETTLE_MAX: Final = 200
 _LEASE_SECONDS: Final = 30.0
 # A delivery that has waited this long in this process is given back: its lease must last for the try.
@@ -197,6 +197,7 @@ class WebhookSender:
     # --- deliveries ------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> None:
+        starting: asyncio.Task[None] | None = None
         while True:
             await self._active.wait()
             await self._slots.acquire()
@@ -217,23 +218,33 @@ class WebhookSender:
                     wait=1.0,
                 )
                 self._held |= {claim.job.id: claim for claim in claims}
-                await self._start(claims)
             except errors.HoldfastError as error:
                 log.warning("deliveries of webhooks could not be claimed: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             for _ in range(free - len(claims)):
                 self._slots.release()
+            if claims:
+                # One after the other, in order, but while the next are claimed.
+                if starting is not None:
+                    await asyncio.wait([starting])
+                starting = self._in_background(self._start(claims))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _start(self, claims: Sequence[Claim]) -> None:
         """Decide about claimed deliveries: send, wait for the endpoint, or give back."""
-        if not claims:
-            return
         try:
             found, now_ms = await self._find_endpoints(Counter(map(_webhook_id, claims)))
-        except errors.HoldfastError:
+        except errors.HoldfastError as error:
+            log.warning("the endpoints of deliveries could not be read: %s", error)
             for claim in claims:
                 self._end(claim, Released())
-            raise
+            await asyncio.sleep(_RETRY_SECONDS)
+            return
         for claim in claims:
             webhook_id = _webhook_id(claim)
             stored = found.get(webhook_id)
@@ -331,9 +342,7 @@ class WebhookSender:
                 self._end(claim, Deferred(after=_spread(1.0)))
                 continue
             endpoint.sending += 1
-            task = asyncio.create_task(self._send(endpoint, claim))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._in_background(self._send(endpoint, claim))
 
     async def _send(self, endpoint: SendingEndpoint, claim: Claim) -> None:
         started = time.monotonic()
