@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-cli test-service test-gateway test-tools test-long check test-pythons bench bench-quick bench-service bench-gateway clean
+.PHONY: help demo test test-cli test-service test-gateway test-browser test-tools test-long check test-pythons bench bench-quick bench-service bench-gateway clean
 
 # Without bytecode files every test process and every program that a test starts would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,19 +33,23 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 test: ## Run the tests of the library, except the long ones (about 5 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
-	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service gateway bench harness project type_checks) $(PYTEST_OPTIONS)
+	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service dashboard browser gateway bench harness project type_checks) $(PYTEST_OPTIONS)
 
 test-cli: ## Run the tests of the command line (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/cli $(PYTEST_OPTIONS)
 
-test-service: ## Run the tests of the HTTP service (2 minutes)
+test-service: ## Run the tests of the HTTP service and the dashboard (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/conformance $(PYTEST_OPTIONS)
+	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/dashboard tests/conformance $(PYTEST_OPTIONS)
 
 test-gateway: ## Run the tests of the model gateway (4 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/gateway $(PYTEST_OPTIONS)
+
+test-browser: ## Walk through the dashboard with Chromium (1 minute)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long" tests/browser $(PYTEST_OPTIONS)
 
 test-tools: ## Run the tests of docs, project rules and our own tools: benchmarks, test servers (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test

@@ -24,6 +24,7 @@ LAYERS = [
     "telemetry",
     "testing",
     "service",
+    "dashboard",
     "gateway",
     "cli",
 ]

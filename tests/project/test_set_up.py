@@ -20,6 +20,7 @@ TARGETS = [
     "test-cli",
     "test-service",
     "test-gateway",
+    "test-browser",
     "test-tools",
     "test-long",
     "check",

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 
 import holdfast
 from holdfast.client.queue_state import state_of
+from holdfast.dashboard import application as dashboard
 from holdfast.domain.access import Role, TokenOptions
 from holdfast.service import server
 from holdfast.service.settings import ServiceSettings
@@ -192,7 +193,7 @@ class Server:
             raise self._failure
 
     async def _serve(self, listener: socket.socket, started: server.Started) -> None:
-        await server.serve(self.harness.open_async(), listener, self.settings, started)
+        await server.serve(self.harness.open_async(), listener, self.settings, started, dashboard.mounted())
 
     def stop(self) -> float:
         """Stop the server as SIGTERM does; return the seconds that it took."""

@@ -1,13 +1,11 @@
 """Cancel or requeue all jobs that match filters: count them, ask for confirmation, then process them in pages."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from holdfast import Queue, json_view, types
 from holdfast.cli import errors, formatting, tables
 from holdfast.cli.terminal import Terminal
-
-_PAGE = 1_000
+from holdfast.client.sync_api import bulk
 
 
 def given_filters(filters: dict[str, Any]) -> dict[str, Any]:
@@ -47,34 +45,25 @@ def confirm(
 
 def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> types.CancelReport:
     """Cancel all jobs that match."""
-    total = types.CancelReport([], [], [])
-    for ids in _pages(queue, filters):
-        report = queue.admin.cancel_many(ids, force=force)
+    total, after = types.CancelReport([], [], []), None
+    while True:
+        report, after = bulk.cancel_page(queue, filters, after, force=force)
         total.cancelled.extend(report.cancelled)
         total.stop_requested.extend(report.stop_requested)
         total.skipped.extend(report.skipped)
-    return total
+        if after is None:
+            return total
 
 
 def requeue(queue: Queue, filters: dict[str, Any]) -> types.Requeued:
     """Requeue all jobs that match."""
-    total = types.Requeued([], [])
-    for ids in _pages(queue, filters):
-        report = queue.admin.requeue_many(ids)
+    total, after = types.Requeued([], []), None
+    while True:
+        report, after = bulk.requeue_page(queue, filters, after)
         total.requeued.extend(report.requeued)
         total.skipped.extend(report.skipped)
-    return total
-
-
-def _pages(queue: Queue, filters: dict[str, Any]) -> Iterator[list[str]]:
-    after = None
-    while True:
-        page = queue.jobs(**filters, after=after, limit=_PAGE)
-        if page.jobs:
-            yield [job.id for job in page]
-        after = page.cursor
         if after is None:
-            return
+            return total
 
 
 def _show(terminal: Terminal, found: list[types.Tally], summary: str) -> None:

@@ -52,6 +52,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 def serve(terminal: Terminal, host: str, port: int, tokens: str, log_level: str) -> None:
     """Serve the queue over HTTP until SIGTERM."""
     try:
+        from holdfast.dashboard import application as dashboard  # noqa: PLC0415
         from holdfast.service import server  # noqa: PLC0415
         from holdfast.service.settings import ServiceSettings  # noqa: PLC0415
     except ImportError as error:
@@ -82,6 +83,6 @@ def serve(terminal: Terminal, host: str, port: int, tokens: str, log_level: str)
 
     async def run() -> None:
         queue = holdfast.connect_async(terminal.url, schema=terminal.schema)
-        await server.serve(queue, listener, settings, report)
+        await server.serve(queue, listener, settings, report, dashboard.mounted())
 
     asyncio.run(run())

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from holdfast.dashboard import application as dashboard
 from holdfast.domain import access, errors
 from holdfast.gateway import callers, dialects, model_requests
 from holdfast.gateway.answers import JOB_HEADER, AnswerChannel, ExchangeAnswer, GatewayRefusal, place_headers
@@ -90,6 +91,7 @@ class GatewayApp:
     async def call_service(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         """Let the service handle a request under its own path."""
         inner = {**scope, "path": path, "raw_path": path.encode("ascii"), "app": self._service_app}
+        inner["holdfast_prefix"] = SERVICE_PREFIX
         await self._service_app.router(inner, receive, send)
 
     async def caller(self, request: Request, *roles: access.Role) -> Caller:
@@ -282,7 +284,7 @@ def _check_method(method: str, allowed: tuple[str, ...]) -> None:
 
 def make_app(gateway: Gateway, settings: ServiceSettings, failed: Callable[[BaseException], None]) -> Starlette:
     """Return the application of a gateway, with the service under `/holdfast/`; *failed* is told if a worker ends."""
-    inner = service_app.make_app(gateway.queue, settings)
+    inner = service_app.make_app(gateway.queue, settings, dashboard.mounted())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

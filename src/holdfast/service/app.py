@@ -51,7 +51,7 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
 class Service:
     """What the requests of one server process share."""
 
-    def __init__(self, queue: AsyncQueue, settings: ServiceSettings) -> None:
+    def __init__(self, queue: AsyncQueue, settings: ServiceSettings, *, maintains: bool = True) -> None:
         state = queue_state.state_of(queue)
         self.queue = queue
         self.store = state.store
@@ -65,7 +65,7 @@ class Service:
         self.tail = event_streams.EventTail(self.runner)
         self.combined = combining.CombinedCalls(queue, self.runner)
         self.held = held_claims.HeldClaims()
-        self.maintenance = maintenance.ServiceMaintenance(self.store)
+        self.maintenance = maintenance.ServiceMaintenance(self.store) if maintains else None
         self.openapi = problems.encode(openapi.document(ROUTES))
 
     @cached_property
@@ -81,7 +81,8 @@ class Service:
     async def close(self) -> None:
         """Stop the tasks of the service."""
         self.begin_closing()
-        await self.maintenance.close()
+        if self.maintenance is not None:
+            await self.maintenance.close()
         await self.waiter.close()
         await self.tail.close()
         await self.access.close()
@@ -111,7 +112,8 @@ class _Path:
 class _Routes:
     """Finds the routes of a path in a tree of its parts; the time does not depend on how many routes there are."""
 
-    def __init__(self, routes: Sequence[Endpoint]) -> None:
+    def __init__(self, routes: Sequence[Endpoint], mounts: Mapping[str, ASGIApp]) -> None:
+        self._mounts = mounts
         by_path: dict[str, dict[str, Endpoint]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route
@@ -125,6 +127,12 @@ class _Routes:
             node.names = [part[1:-1] for part in parts if part.startswith("{")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # By the first part of the path.
+        mounted = self._mounts.get("/" + scope["path"][1:].partition("/")[0])
+        if mounted is not None:
+            scope.setdefault("holdfast_prefix", "")
+            await mounted(scope, receive, send)
+            return
         values: list[str] = []
         found = _find(self._tree, scope["path"].split("/"), 0, values)
         if found is None or found.app is None:
@@ -224,8 +232,10 @@ def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> 
         )
 
 
-def make_app(queue: AsyncQueue, settings: ServiceSettings | None = None) -> Starlette:
-    """Return the ASGI application that serves *queue*."""
+def make_app(
+    queue: AsyncQueue, settings: ServiceSettings | None = None, mounts: Mapping[str, ASGIApp] | None = None
+) -> Starlette:
+    """Return the ASGI application that serves *queue*, and other applications by the first part of the path."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -239,7 +249,7 @@ def make_app(queue: AsyncQueue, settings: ServiceSettings | None = None) -> Star
     app = Starlette(lifespan=lifespan)
     app.router.redirect_slashes = False
     # Not `routes`, which are tried one after the other.
-    app.router.default = _Routes(ROUTES)
+    app.router.default = _Routes(ROUTES, mounts or {})
     # Not `middleware`, which would add two layers for errors to our own.
     app.middleware_stack = Requests(app.router)
     return app

@@ -4,12 +4,13 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.domain import errors
@@ -90,14 +91,18 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def serve(
-    queue: AsyncQueue, listener: socket.socket, settings: ServiceSettings, started: Started = lambda _: None
+    queue: AsyncQueue,
+    listener: socket.socket,
+    settings: ServiceSettings,
+    started: Started = lambda _: None,
+    mounts: Mapping[str, ASGIApp] | None = None,
 ) -> None:
     """Serve *queue* on a listening socket until a signal arrives, then close the queue.
 
     *started* is called once requests are served, with a function that stops the server and may be called from any
-    thread.
+    thread. *mounts* are other applications, by the first part of the path.
     """
-    application = app.make_app(queue, settings)
+    application = app.make_app(queue, settings, mounts)
 
     def closing() -> None:
         application.state.service.begin_closing()

@@ -13,12 +13,13 @@ from holdfast.client import ids
 from holdfast.domain import access, errors, limits, validation
 from holdfast.operations import access as access_operations
 from holdfast.service import schemas
+from holdfast.service.access import Caller
 from holdfast.service.call import Call, Endpoint, check_limits, reply
 
 
-def _check_unlimited(call: Call) -> None:
+def check_unlimited(caller: Caller) -> None:
     """Raise `Forbidden` if the caller's token expires or has a ceiling."""
-    token = call.caller.token
+    token = caller.token
     if token is None:
         return
     for name in ("priority_max", "payload_bytes_max", "claim_max"):
@@ -45,7 +46,7 @@ def _shown(token: access.Token) -> dict[str, Any]:
 
 async def create(call: Call) -> Response:
     """Create a token; the response has its text, unless the client has generated the secret."""
-    _check_unlimited(call)
+    check_unlimited(call.caller)
     check_limits(call.route.body or {}, call.body, "")
     token_id, secret_hash, shown = _secret(call.body)
     options = {name: value for name, value in call.body.items() if name in _OPTIONS}
@@ -60,7 +61,7 @@ async def create(call: Call) -> Response:
 
 async def rotate(call: Call) -> Response:
     """Create a token with the same grants; the old one expires after the overlap."""
-    _check_unlimited(call)
+    check_unlimited(call.caller)
     check_limits(call.route.body or {}, call.body, "")
     new_id, secret_hash, shown = _secret(call.body)
     overlap_ms = validation.duration_ms(call.body.get("overlap", limits.TOKEN_OVERLAP_MS_DEFAULT / 1000), "overlap")
@@ -77,14 +78,14 @@ async def rotate(call: Call) -> Response:
 
 async def revoke(call: Call) -> Response:
     """Revoke a token at once."""
-    _check_unlimited(call)
+    check_unlimited(call.caller)
     token_id = call.path["token_id"]
     return reply(_shown(await call.queue.admin.tokens.revoke(token_id, actor=call.caller.actor)))
 
 
 async def list_tokens(call: Call) -> Response:
     """Return the tokens that were created last, without their secrets."""
-    _check_unlimited(call)
+    check_unlimited(call.caller)
     found = await call.queue.admin.tokens.list(limit=call.query.get("limit", limits.PAGE_DEFAULT))
     return reply({"tokens": [_shown(one) for one in found]})
 

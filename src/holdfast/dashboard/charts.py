@@ -1,0 +1,69 @@
+"""Geometry of charts, drawn as SVG by the templates: the time line of a job, and bars per minute."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+
+from holdfast.domain.job import Attempt, Job
+
+WIDTH: Final = 1000
+_FOLDED: Final = 70
+"""The width of a stretch that is folded."""
+_NARROWEST: Final = 4
+_ATTEMPTS_DRAWN: Final = 40
+
+
+class Span(NamedTuple):
+    """A part of a time line."""
+
+    x: float
+    width: float
+    name: Literal["waiting", "running", "done", "failed", "deferred", "released", "expired", "cancelled"]
+    seconds: float
+    label: str
+    folded: bool = False
+
+
+class TimeLine(NamedTuple):
+    """The story of a job on a time scale; long waits are folded, with their length written."""
+
+    spans: tuple[Span, ...]
+    seconds: float
+    left_out: int
+    """Earlier attempts that are not drawn."""
+
+
+def time_line(job: Job, attempts: Sequence[Attempt], now: datetime) -> TimeLine:
+    """Return the time line of a job until its end or now."""
+    shown = list(attempts[-_ATTEMPTS_DRAWN:])
+    end = max(job.finished_at or now, job.enqueued_at)
+    at = shown[0].started_at if len(shown) < len(attempts) else job.enqueued_at
+    begin = at
+    stretches: list[tuple[str, float, str]] = []
+    for one in shown:
+        if one.started_at > at:
+            stretches.append(("waiting", (one.started_at - at).total_seconds(), ""))
+        ended = one.ended_at or end
+        seconds = max(0.0, (ended - one.started_at).total_seconds())
+        stretches.append((one.outcome or "running", seconds, f"attempt {one.number} on {one.worker}"))
+        at = max(at, ended)
+    if end > at and not job.finished:
+        stretches.append(("waiting", (end - at).total_seconds(), ""))
+    return TimeLine(placed(stretches), max(0.0, (end - begin).total_seconds()), len(attempts) - len(shown))
+
+
+def placed(stretches: Sequence[tuple[str, float, str]]) -> tuple[Span, ...]:
+    """Return stretches of a name, a duration and a label as parts of the width."""
+    total = sum(seconds for _, seconds, _ in stretches) or 1.0
+    active = sum(seconds for name, seconds, _ in stretches if name != "waiting")
+    # A wait is folded if the attempts beside it could not be seen otherwise.
+    folded = [name == "waiting" and 0 < active < total / 8 and seconds > total / 4 for name, seconds, _ in stretches]
+    free = WIDTH - _FOLDED * sum(folded) - _NARROWEST * (len(stretches) - sum(folded))
+    shown = sum(seconds for (_, seconds, _), fold in zip(stretches, folded, strict=True) if not fold) or 1.0
+    spans: list[Span] = []
+    x = 0.0
+    for (name, seconds, label), fold in zip(stretches, folded, strict=True):
+        width = float(_FOLDED) if fold else _NARROWEST + free * seconds / shown
+        spans.append(Span(round(x, 1), round(width, 1), name, seconds, label, fold))  # type: ignore[arg-type]
+        x += width
+    return tuple(spans)
