@@ -12,6 +12,7 @@ from holdfast.domain import (
     artifacts,
     backoff as backoff_settings,
     events,
+    gates,
     groups,
     kinds,
     output,
@@ -265,6 +266,16 @@ def group(one: groups.JobGroup) -> Document:
     return _with_timestamps(one)
 
 
+def limit(one: gates.Limit) -> Document:
+    """Return a limit by key."""
+    return asdict(one)
+
+
+def key_use(one: gates.KeyUse) -> Document:
+    """Return the use of a limit by a key."""
+    return _with_timestamps(one)
+
+
 def delivery(one: webhooks.Delivery) -> Document:
     """Return a delivery of a webhook."""
     document = asdict(one)
@@ -350,7 +361,8 @@ def _with_timestamps(
     | results.FailureGroup
     | results.WorkerInfo
     | schedules.Schedule
-    | groups.JobGroup,
+    | groups.JobGroup
+    | gates.KeyUse,
 ) -> Document:
     """Return the fields, timestamps as `*_at_ms`."""
     return dict(

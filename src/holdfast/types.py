@@ -6,6 +6,7 @@ from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.async_api.groups import AsyncGroupBlock, AsyncGroups
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
+from holdfast.client.async_api.limits import AsyncLimits
 from holdfast.client.async_api.schedules import AsyncSchedules
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
 from holdfast.client.async_api.tokens import AsyncTokens
@@ -17,6 +18,7 @@ from holdfast.client.sync_api.enqueued import Enqueued
 from holdfast.client.sync_api.groups import GroupBlock, Groups
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
+from holdfast.client.sync_api.limits import Limits
 from holdfast.client.sync_api.schedules import Schedules
 from holdfast.client.sync_api.sessions import Sessions, Turns
 from holdfast.client.sync_api.tokens import Tokens
@@ -27,6 +29,7 @@ from holdfast.domain.claims import ClaimOptions, Renewal, SettledAndClaimed, Set
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.events import Event, EventPage
 from holdfast.domain.failures import Failure
+from holdfast.domain.gates import KeyUse, Limit, LimitOptions
 from holdfast.domain.groups import JobGroup
 from holdfast.domain.job import Attempt
 from holdfast.domain.job_options import EnqueueOptions, JobOptions
@@ -78,6 +81,7 @@ __all__ = [
     "AsyncGroups",
     "AsyncKinds",
     "AsyncLanes",
+    "AsyncLimits",
     "AsyncSchedules",
     "AsyncSessionTask",
     "AsyncSessions",
@@ -112,10 +116,14 @@ __all__ = [
     "JobGroup",
     "JobOptions",
     "JobPage",
+    "KeyUse",
     "Kind",
     "Kinds",
     "Lane",
     "Lanes",
+    "Limit",
+    "LimitOptions",
+    "Limits",
     "NewToken",
     "NewWebhook",
     "Now",

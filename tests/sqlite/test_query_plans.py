@@ -22,6 +22,8 @@ ALLOWED = {
     "incarnations_delete": "sorts the few starts of one worker",
     "ready_plain_routes": "sorts the first job of each route, of at most 32 routes",
     "ready_plain_streams": "sorts the first jobs of each fair_key and route, of at most 32 routes",
+    "jobs_running_on_routes": "looks at all running jobs, once when an operator sets a limit",
+    "wake_gates": "sorts the gates of the jobs of one call",
     "parents_of_job": "sorts the jobs on which one job depends",
     "tokens_newest": "sorts the tokens, which operators create one at a time",
     "webhooks_newest": "sorts the webhooks, which operators add one at a time",

@@ -121,7 +121,7 @@ def test_by_default_only_jobs_that_wait_count(queue: holdfast.Queue) -> None:
     assert assert_enqueued(queue, "mail", states=["running"]).id == result.id
     assert (
         complaint(queue, "mail")[-1]
-        == "    state: expected ('scheduled', 'blocked', 'dependent', 'ready'), is 'running'"
+        == "    state: expected ('scheduled', 'blocked', 'dependent', 'parked', 'ready'), is 'running'"
     )
 
 

@@ -29,6 +29,7 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     errors.WebhookNotFound: "'holdfast webhooks list' shows the ids",
     errors.ScheduleNotFound: "'holdfast schedules list' shows the names and tenants",
     errors.GroupNotFound: "'holdfast groups list' shows the names and tenants",
+    errors.LimitNotFound: "'holdfast limits list' shows the names",
     errors.TokenNotFound: "'holdfast token list' shows the ids",
     errors.ArtifactNotFound: "holdfast jobs show {job_id}",
     errors.LaneDraining: "holdfast lanes set {lane} --state active",

@@ -37,6 +37,13 @@ def columns(jobs: tuple[Job, ...], now: datetime) -> list[tables.Column]:
     ]
 
 
+_WAITS = {
+    "blocked": "waits for an earlier job",
+    "dependent": "waits for the jobs it depends on",
+    "parked": "waits for room at a limit",
+}
+
+
 def note(job: Job, now: datetime) -> str:
     """Return a short note about a job, depending on its state."""
     match job.state:
@@ -44,10 +51,8 @@ def note(job: Job, now: datetime) -> str:
             return _running(job, now)
         case "scheduled":
             return _after_failure(job, f"due {formatting.relative(job.due_at, now)}")
-        case "blocked":
-            return "waits for an earlier job"
-        case "dependent":
-            return "waits for the jobs it depends on"
+        case "blocked" | "dependent" | "parked":
+            return _WAITS[job.state]
         case "ready":
             return _after_failure(job, "lease expired" if job.suspect else "")
         case _:

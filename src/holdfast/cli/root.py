@@ -66,6 +66,7 @@ COMMANDS = {
     "webhooks": "holdfast.cli.webhooks:webhooks",
     "groups": "holdfast.cli.groups:groups",
     "schedules": "holdfast.cli.schedules:schedules",
+    "limits": "holdfast.cli.limits:limits",
     "token": "holdfast.cli.access:token",
     "audit": "holdfast.cli.access:audit",
     "doctor": "holdfast.cli.store:doctor",

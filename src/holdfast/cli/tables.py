@@ -17,6 +17,7 @@ STATE_STYLES = {
     "scheduled": "blue",
     "blocked": "magenta",
     "dependent": "magenta",
+    "parked": "magenta",
     "ready": "cyan",
     "running": "yellow",
     "done": "green",

@@ -12,6 +12,7 @@
     │   ├── WebhookNotFound    no webhook with this id exists, or it is another tenant's
     │   ├── ScheduleNotFound   the tenant has no schedule of this name
     │   ├── GroupNotFound      the tenant has no group of this name
+    │   ├── LimitNotFound      there is no limit of this name
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
@@ -218,6 +219,18 @@ class GroupNotFound(Refused):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no group {name!r}")
+        self.name = name
+
+
+class LimitNotFound(Refused):
+    """There is no limit of this name."""
+
+    code = "limit_not_found"
+    name: str
+    """The name that was given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no limit {name!r}")
         self.name = name
 
 

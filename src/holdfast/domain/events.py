@@ -14,6 +14,7 @@ EventName: TypeAlias = Literal[
     "replaced",
     "promoted",
     "unblocked",
+    "parked",
     "claimed",
     "retrying",
     "deferred",

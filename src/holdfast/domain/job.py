@@ -21,19 +21,20 @@ from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
 
 State: TypeAlias = Literal[
-    "scheduled", "blocked", "dependent", "ready", "running", "done", "failed", "cancelled", "retired"
+    "scheduled", "blocked", "dependent", "parked", "ready", "running", "done", "failed", "cancelled", "retired"
 ]
 """The state of a job; the last four are final."""
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "expired", "cancelled"]
 """How an attempt ended."""
 
-WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "dependent", "ready")
-HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "dependent", "ready", "running")
+WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "dependent", "parked", "ready")
+HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "dependent", "parked", "ready", "running")
 FINISHED: Final[tuple[State, ...]] = ("done", "failed", "cancelled", "retired")
 STATE_NUMBERS: Final[Mapping[State, int]] = {
     "scheduled": 0,
     "blocked": 1,
     "dependent": 2,
+    "parked": 3,
     "ready": 5,
     "running": 10,
     "done": 20,

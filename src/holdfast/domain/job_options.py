@@ -58,6 +58,8 @@ class EnqueueOptions(sessions.SessionOptions, total=False):
     """It runs after these jobs have ended: ids, or in `enqueue_many` positions of earlier jobs of the call."""
     on_failed: OnFailed
     """If one of them is not done: `cancel` this job as well (default), or `run` it all the same."""
+    limit_key: str | None
+    """Its key for limits by key whose `key` is `given`."""
 
 
 class JobOptions(EnqueueOptions, total=False):

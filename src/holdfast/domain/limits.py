@@ -127,6 +127,13 @@ PREVIEW_MAX: Final = 100
 # Groups.
 GROUP_NAME_CHARS_MAX: Final = 120
 
+# Limits by key.
+LIMITS_MAX: Final = 1_000
+LIMIT_NAME_CHARS_MAX: Final = 120
+LIMIT_KEY_CHARS_MAX: Final = 500
+LIMIT_CONCURRENCY_MAX: Final = 10_000
+LIMIT_RATE_MAX: Final = 1_000_000
+
 # History and maintenance.
 ATTEMPTS_KEPT: Final = 100
 CHUNK: Final = 200

@@ -139,6 +139,8 @@ class CheckedJob(NamedTuple):
     """The ids of its parent and of the root of their tree."""
     dependencies: Dependencies | None = None
     """The jobs after which it runs."""
+    limit_key: str | None = None
+    """Its key for limits whose key is given."""
 
     def encoded(self, codec: Codec, field: str) -> CheckedJob:
         """Return the job with its payload encoded; the digest stays, because it identifies what the caller sent."""
@@ -156,7 +158,14 @@ SYSTEM_LANE: Final = _SYSTEM_LANE
 SYSTEM_KIND: Final = "holdfast.webhook"
 """The lane and the kind of deliveries of webhooks. Callers cannot enqueue in it or of it."""
 _OPTIONS: Final = frozenset(JobOptions.__annotations__)
-_OWN_OPTIONS: Final = DEPENDENCY_OPTIONS | {"job_id", "dedupe_key", "dedupe_for", "artifacts", "webhook_url"}
+_OWN_OPTIONS: Final = DEPENDENCY_OPTIONS | {
+    "job_id",
+    "dedupe_key",
+    "dedupe_for",
+    "artifacts",
+    "webhook_url",
+    "limit_key",
+}
 _NO_STRINGS: Final = "{}"
 _SETTINGS_CACHED: Final = 1_024
 
@@ -190,7 +199,7 @@ def _as_sent(checked: CheckedJob, new: SentJob) -> CheckedJob:
 def digest_of(checked: CheckedJob) -> str:
     """Return the digest of a job as it is sent, which differs from its own if it was changed since."""
     settings, payload_json, key = checked.settings, checked.payload_json, checked.dedupe_key
-    rare = (checked.webhook_url, checked.dedupe_for_ms, checked.dependencies)
+    rare = (checked.webhook_url, checked.dedupe_for_ms, checked.dependencies, checked.limit_key)
     return _digest(settings, payload_json, key, checked.entry, checked.artifacts, *rare)
 
 
@@ -219,7 +228,7 @@ def copy_job(new: JobLike, checked: CheckedJob) -> NewJob:
 def _check(
     kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str, job_type: type[object]
 ) -> CheckedJob:
-    chosen = key = entry = webhook_url = dedupe_for_ms = after = None
+    chosen = key = entry = webhook_url = dedupe_for_ms = after = limit_key = None
     artifacts: tuple[CheckedArtifact, ...] = ()
     given = None if issubclass(job_type, TaskJob) else options
     if options and not _OPTIONS.issuperset(options):
@@ -236,6 +245,9 @@ def _check(
         if options.get("webhook_url") is not None:
             webhook_url = webhook_urls.check_url(options["webhook_url"], "webhook_url")
         after = check_dependencies(options, in_session=entry is not None)
+        limit_key = validation.optional_name(options.get("limit_key"), "limit_key", limits.LIMIT_KEY_CHARS_MAX)
+        if limit_key is not None and entry is not None:
+            raise errors.InvalidInput("limit_key", "cannot be given for a session entry: limits do not apply to it")
         options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}  # type: ignore[assignment]
     settings = _settings(kind, tenant, options, keyed=key is not None)
     if (settings.route.lane == SYSTEM_LANE or kind == SYSTEM_KIND) and job_type is not SystemJob:
@@ -247,10 +259,12 @@ def _check(
         settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     rare = (webhook_url, dedupe_for_ms)
-    digest = None if chosen is None else _digest(settings, payload_json, key, entry, artifacts, *rare, after)
+    digest = (
+        None if chosen is None else _digest(settings, payload_json, key, entry, artifacts, *rare, after, limit_key)
+    )
     known = (chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts, None, *rare)
     return tuple.__new__(
-        CheckedJob, (*known, (None, None), after)
+        CheckedJob, (*known, (None, None), after, limit_key)
     )  # in a third of the time that the constructor takes
 
 
@@ -442,7 +456,9 @@ def is_plain(new: CheckedJob) -> bool:
     """Return whether *new* cannot be a duplicate, depends on none, and has no parent, artifacts or URL."""
     if new.digest is not None or new.dedupe_key is not None or new.entry is not None or new.webhook_url is not None:
         return False
-    return new.lineage[0] is None and not new.artifacts and not new.settings.record_all and new.dependencies is None
+    if new.dependencies is not None or new.limit_key is not None:
+        return False
+    return new.lineage[0] is None and not new.artifacts and not new.settings.record_all
 
 
 def plain_job(new: CheckedJob, routing: RoutingTable) -> tuple[CheckedJob, Route] | None:

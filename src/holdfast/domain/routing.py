@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from holdfast.domain.gates import LimitRow
 from holdfast.domain.kinds import KindRow
 
 LaneState: TypeAlias = Literal["active", "paused", "draining"]
@@ -81,10 +82,15 @@ class RoutingTable:
         kinds: Iterable[KindRow],
         *,
         has_edges: bool = False,
+        has_limits: bool = False,
+        limits: Sequence[LimitRow] = (),
     ) -> None:
         self.version = version
         self.has_edges = has_edges
         """Whether a job may depend on others."""
+        self.has_limits = has_limits
+        """Whether a job may be at a gate."""
+        self.limits = {limit.number: limit for limit in limits}
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.by_number = {route.number: route for route in self.routes.values()}
@@ -93,6 +99,12 @@ class RoutingTable:
         self.publications = {kind.name: kind.publication for kind in self.kinds.values() if kind.publication}
         self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes in which every transition is recorded."""
+        self._limits_of: dict[tuple[str, str], tuple[LimitRow, ...]] = {}
+        self._gated = frozenset(
+            route.number
+            for route in (self.routes.values() if self.limits else ())
+            if not route.key.session and self.limits_of(route.key.lane, route.key.kind)
+        )
         self._configured = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
 
@@ -101,6 +113,18 @@ class RoutingTable:
         found = self._configured.get(name)
         if found is None:
             found = self._configured[name] = Lane(name)
+        return found
+
+    def is_gated(self, routes: Iterable[Route]) -> bool:
+        """Return whether jobs on any of these routes may need room at a gate."""
+        return bool(self._gated) and any(route.number in self._gated for route in routes)
+
+    def limits_of(self, lane: str, kind: str) -> tuple[LimitRow, ...]:
+        """Return the limits of jobs of one lane and kind that are no session entries."""
+        found = self._limits_of.get((lane, kind))
+        if found is None:
+            found = tuple(one for one in self.limits.values() if one.concerns(lane, kind))
+            self._limits_of[lane, kind] = found
         return found
 
     def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:

@@ -332,6 +332,27 @@ def refuse(job: JobRow, reason: str, now: Now) -> Transition:
     return _finish(_with_failure(job, failure), "failed", None, now)._replace(before=job)
 
 
+def park(job: JobRow) -> Transition:
+    """Return the ready *job* waiting for room at a gate, at the same position."""
+    return Transition(job, job._replace(state="parked"), "parked")
+
+
+def offer(job: JobRow) -> Transition:
+    """Return the parked *job* ready, because there may be room for it."""
+    return Transition(job, job._replace(state="ready"), "unblocked")
+
+
+def leaves_gate(transition: Transition) -> bool:
+    """Return whether the job no longer holds a permit, or no longer waits for one, other than by a claim or offer."""
+    before, after, _ = transition
+    if before.state == "running":
+        return after.state != "running"
+    return before.state in _AT_GATES and after.state not in _AT_GATES
+
+
+_AT_GATES: Final = ("parked", "ready", "running")
+
+
 def overdue(job: JobRow, now: Now) -> bool:
     """Return whether *job* waits past its deadline and must not be started."""
     return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING

@@ -24,6 +24,8 @@ async def apply_transitions(
         await tx.wake_awaited(ended, now)
     if failed := [one.after for one in adjusted if one.after.state == "failed" and one.finishes]:
         await failures.record(tx, failed, now)
+    if routing.has_limits:
+        await tx.wake_gates([one.after.seq for one in adjusted if transitions.leaves_gate(one)], now)
     return await finish_transitions(tx, routing, adjusted, now)
 
 

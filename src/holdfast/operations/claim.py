@@ -9,11 +9,14 @@ from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, ch
 from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import lease, maintenance, sessions, settle
+from holdfast.operations import gates, lease, maintenance, sessions, settle
 from holdfast.operations.apply_transitions import apply_transitions, records
+from holdfast.storage import notifications
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, StoreTransaction
 
 _CHUNKS_MAX = 10
+_REFUSALS_MAX = 10
+"""How often a claim looks further because jobs had no room at their gates."""
 _CLAIMED: Final[events.EventName] = "claimed"
 
 
@@ -141,7 +144,7 @@ async def seconds_to_next_change(tx: StoreTransaction) -> float:
 
 async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, claimed: int = 0) -> list[JobRow]:
     """Lease ready jobs until the claim, which has leased *claimed* jobs before, has as many as its limit."""
-    preference, chunks_left = request.preference, _CHUNKS_MAX
+    preference, chunks_left, refusals_left = request.preference, _CHUNKS_MAX, _REFUSALS_MAX
     taken: list[JobRow] = []
     while (left := request.limit - claimed - len(taken)) > 0:
         routes = routing.serving(request.lanes, request.kinds, request.capabilities)
@@ -149,15 +152,24 @@ async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimReque
             break
         # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
         limit = 1 if preference.expired else left
-        first = claimed + len(taken)
+        first, gated = claimed + len(taken), routing.is_gated(routes)
+        if gated and refusals_left < _REFUSALS_MAX and not preference.expired:
+            # Jobs without room come first: look further, and park all of them.
+            limit = max(limit, limits.CHUNK)
         selection = await tx.select_ready(
-            ReadyRequest(request, preference, routes, limit, first, routing.recorded_lanes)
+            ReadyRequest(request, preference, routes, limit, first, routing.recorded_lanes, leases=not gated)
         )
         if selection is not None and not selection.jobs:
             # The next job has an affinity that the claim may not add.
             break
         if selection is not None:
             jobs = await _lease(tx, routing, request, selection, first)
+            if gated and len(jobs) < min(left, len(selection.jobs)):
+                refusals_left -= 1
+                if not refusals_left:
+                    # There may be jobs behind those that were parked: look again at once.
+                    tx.notify([notifications.lane_topic(lane) for lane in request.lanes])
+                    break
             if jobs:
                 await _remember_fair_key(tx, selection.fair_scope, selection.last_fair_key, jobs[-1].fair_key)
             taken += jobs
@@ -185,6 +197,8 @@ async def _lease(
     if late:
         await apply_transitions(tx, routing, [transitions.miss_deadline(job, now) for job in late], now)
         chosen = [job for job in chosen if not transitions.overdue(job, now)]
+    if routing.has_limits and any(routing.limits_of(job.lane, job.kind) for job in chosen):
+        return await _lease_gated(tx, routing, request, chosen, offset)
     started = [transitions.claim(job, request, offset + index, now) for index, job in enumerate(chosen)]
     if routing.recorded_lanes or any(job.record_all for job in chosen):
         return await apply_transitions(tx, routing, started, now)
@@ -192,6 +206,23 @@ async def _lease(
     jobs = [transition.after for transition in started]
     if jobs:
         await tx.write_claims(jobs)
+    return jobs
+
+
+async def _lease_gated(
+    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, chosen: Sequence[JobRow], offset: int
+) -> list[JobRow]:
+    """Lease those of *chosen* for which there is room at their gates, up to the limit, and park the others."""
+    admitted = await gates.admit(tx, routing, chosen, request.limit - offset)
+    now = await tx.now()
+    started = [transitions.claim(job, request, offset + index, now) for index, (job, _) in enumerate(admitted)]
+    if any(records(routing, job, _CLAIMED) for job, _ in admitted):
+        jobs = await apply_transitions(tx, routing, started, now)
+        await tx.set_gates([(gate, job.seq) for job, gate in admitted])
+        return jobs
+    jobs = [transition.after for transition in started]
+    if jobs:
+        await tx.write_gated_claims([(job, gate) for job, (_, gate) in zip(jobs, admitted, strict=True)])
     return jobs
 
 

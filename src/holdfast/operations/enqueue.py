@@ -279,6 +279,9 @@ async def _write_extras(
     urls = [(job.id, new.webhook_url) for _, new, job in created if new.webhook_url is not None]
     if urls:
         await tx.insert_job_urls(urls)
+    keys = [(job.seq, new.limit_key) for _, new, job in created if new.limit_key is not None]
+    if keys:
+        await tx.insert_limit_keys(keys)
     if any(new.dependencies is not None for _, new, _ in created):
         await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], call.now, field)
     for index, new, job in created:

@@ -8,6 +8,7 @@ from holdfast.domain import (
     access,
     backoff as backoffs,
     events,
+    gates,
     groups,
     kinds,
     output,
@@ -187,6 +188,17 @@ def schedule(one: Document) -> schedules.Schedule:
 def group(one: Document) -> groups.JobGroup:
     """Return a group."""
     return groups.JobGroup(**_with_all_times(one))
+
+
+def limit(one: Document) -> gates.Limit:
+    """Return a limit by key."""
+    values: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in one.items()}
+    return gates.Limit(**values)
+
+
+def key_use(one: Document) -> gates.KeyUse:
+    """Return the use of a limit by a key."""
+    return gates.KeyUse(**_with_all_times(one))
 
 
 def _with_all_times(one: Document) -> dict[str, Any]:

@@ -87,8 +87,7 @@ def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: boo
     if new.artifacts:
         sent["artifacts"] = artifacts(new.artifacts)
     sent |= {} if new.dependencies is None else new.dependencies._asdict()
-    if new.webhook_url is not None:
-        sent["webhook_url"] = new.webhook_url
+    sent |= {name: value for name in ("limit_key", "webhook_url") if (value := getattr(new, name)) is not None}
     if new.digest is not None or (with_id and not (new.entry is not None and new.entry.message_id is not None)):
         sent["job_id"] = new.id
     return {"kind": settings.route.kind, **({} if payload is None else {"payload": payload}), **sent}

@@ -18,6 +18,7 @@ STATUSES: Final[Mapping[type[errors.HoldfastError], int]] = {
     errors.WebhookNotFound: 404,
     errors.ScheduleNotFound: 404,
     errors.GroupNotFound: 404,
+    errors.LimitNotFound: 404,
     errors.JobFailed: 409,
     errors.UnknownKind: 404,
     errors.LeaseLost: 409,

@@ -13,6 +13,7 @@ from holdfast.service import (
     examples,
     group_routes,
     jobs,
+    limit_routes,
     notifications,
     operators,
     schedule_routes,
@@ -507,6 +508,7 @@ ROUTES: Final[tuple[call.Endpoint, ...]] = (
     *webhook_routes.WEBHOOKS,
     *schedule_routes.SCHEDULES,
     *group_routes.GROUPS,
+    *limit_routes.LIMITS,
     *_OPERATORS,
     *_HEALTH,
 )

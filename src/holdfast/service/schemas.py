@@ -166,6 +166,7 @@ NEW_JOB: Final = strict(
             "description": "It runs after these jobs have ended: ids, or positions of earlier jobs of the request.",
         },
         "on_failed": choice("cancel", "run"),
+        "limit_key": nullable(text(limits.LIMIT_KEY_CHARS_MAX, "Its key for limits whose key is given.")),
         "webhook_url": nullable(text(limits.URL_CHARS_MAX, "Where each event of the job is sent.")),
         "declared": {
             **BOOLEAN,
@@ -524,6 +525,25 @@ COMPONENTS: Final[dict[str, Schema]] = {
         problem=_MAYBE_TEXT,
         created_at_ms=INTEGER,
         ended_at_ms=_MAYBE_TIME,
+    ),
+    "Limit": shape(
+        name=STRING,
+        kinds=nullable({"type": "array", "items": STRING}),
+        lanes=nullable({"type": "array", "items": STRING}),
+        key=STRING,
+        concurrency=nullable(INTEGER),
+        rate=nullable(INTEGER),
+        per=nullable(NUMBER),
+        burst=nullable(INTEGER),
+    ),
+    "KeyUse": shape(
+        limit=STRING,
+        key=STRING,
+        running=INTEGER,
+        parked=INTEGER,
+        concurrency=nullable(INTEGER),
+        opens_at_ms=_MAYBE_TIME,
+        closed=BOOLEAN,
     ),
     "Delivery": shape(
         id=STRING,

@@ -23,6 +23,7 @@ from holdfast.storage import randomness
 from holdfast.storage.chart_contract import ChartTransaction
 from holdfast.storage.content import ContentTransaction
 from holdfast.storage.flow_contract import FlowTransaction
+from holdfast.storage.gates_contract import GatesTransaction
 from holdfast.storage.plain_contract import PlainForms
 from holdfast.storage.service_contract import ServiceTransaction
 
@@ -71,6 +72,8 @@ class ReadyRequest(NamedTuple):
     """The index of the first selected job within the claim."""
     recorded_lanes: frozenset[str]
     """The lanes in which a claim is recorded as an event."""
+    leases: bool = True
+    """Whether the engine may lease while it selects; not if some of the jobs need room at a gate."""
 
 
 class ReadyJobs(NamedTuple):
@@ -124,7 +127,9 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class StoreTransaction(PlainForms, ContentTransaction, ServiceTransaction, FlowTransaction, ChartTransaction):
+class StoreTransaction(
+    PlainForms, ContentTransaction, ServiceTransaction, FlowTransaction, ChartTransaction, GatesTransaction
+):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)

@@ -10,8 +10,9 @@ from holdfast.domain.groups import StoredGroup
 from holdfast.domain.job import JobRow, State
 from holdfast.domain.schedules import StoredSchedule
 
-WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group"]
-"""What a wake row asks to look at: a schedule, a job that depends on others, one on which others depend, a group."""
+WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group", "gate"]
+"""What a wake row asks to look at: a schedule, a job that depends on others, one on which others depend, a group,
+a gate."""
 
 
 class Wake(NamedTuple):
@@ -73,6 +74,10 @@ class FlowTransaction(ABC):
     @abstractmethod
     async def use_edges(self) -> None:
         """Record that the store has dependencies. Call it before the routing is read."""
+
+    @abstractmethod
+    async def use_limits(self) -> None:
+        """Record that the store has limits, and that they have changed. Call it under the lock of the routing."""
 
     @abstractmethod
     async def jobs_named(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -115,6 +115,7 @@ class SqlRecords(SqlQueries):
             await self.query("attempts_delete", {"seqs": seqs})
             await self.query("tags_delete", {"seqs": seqs})
             await self.query("edges_delete", {"seqs": seqs})
+            await self.query("limit_keys_delete", {"seqs": seqs})
             await self._delete_jobs(seqs)
             after = (found[-1][0], found[-1][1])
         return len(seqs), after

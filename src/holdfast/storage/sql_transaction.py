@@ -24,6 +24,7 @@ from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_charts import SqlCharts
 from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_flow import SqlFlow
+from holdfast.storage.sql_gates import SqlGates, limit_of
 from holdfast.storage.sql_groups import SqlGroups
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 from holdfast.storage.sql_webhooks import SqlWebhooks
@@ -52,7 +53,9 @@ class RoutingCache:
         self.newest: RoutingTable | None = None
 
 
-class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow, SqlGroups, SqlCharts):
+class SqlTransaction(
+    SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks, SqlFlow, SqlGroups, SqlCharts, SqlGates
+):
     """The storage contract by named queries."""
 
     __slots__ = ("_cache",)
@@ -75,6 +78,8 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks
             routes = await self.query("routing_routes")
             kinds = await self.query("routing_kinds")
             [[edges]] = await self.query("edges_used")
+            [[limits_used]] = await self.query("limits_used")
+            limits_found = await self.query("limits_all") if limits_used == "1" else []
             # Other threads may cache another version concurrently: use only the local variable.
             self._cache.newest = known = RoutingTable(
                 version,
@@ -82,6 +87,8 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks
                 (_route(*row) for row in routes),
                 (_kind(*row) for row in kinds),
                 has_edges=edges == "1",
+                has_limits=limits_used == "1",
+                limits=[limit_of(row) for row in limits_found],
             )
         return known
 
@@ -96,6 +103,11 @@ class SqlTransaction(SqlSessions, SqlRecords, SqlContent, SqlAccess, SqlWebhooks
             await self.lock_routing()
             await self.query("edges_use")
             await self._new_routing_version()
+
+    async def use_limits(self) -> None:
+        """Record that the store has limits, and that they have changed."""
+        await self.query("limits_use")
+        await self._new_routing_version()
 
     async def _new_routing_version(self) -> None:
         # Random: a rolled-back version never occurs again.

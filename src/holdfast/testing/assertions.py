@@ -46,7 +46,7 @@ class Expected(TypedDict, total=False):
     job_id: str
     """The id."""
     states: Sequence[State]
-    """The allowed states; by default the waiting ones: `scheduled`, `blocked`, `dependent` or `ready`."""
+    """The allowed states; by default the waiting ones: `scheduled`, `blocked`, `dependent`, `parked` or `ready`."""
 
 
 _OPTIONS = frozenset(Expected.__annotations__)

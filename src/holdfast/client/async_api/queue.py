@@ -18,6 +18,7 @@ from holdfast.client.async_api.enqueued import AsyncEnqueued, enqueued_of
 from holdfast.client.async_api.groups import AsyncGroupBlock, AsyncGroups, new_block
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
+from holdfast.client.async_api.limits import AsyncLimits
 from holdfast.client.async_api.reads import AsyncJobReads
 from holdfast.client.async_api.schedules import AsyncSchedules
 from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
@@ -343,6 +344,8 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
     """Jobs that were enqueued together."""
     schedules: AsyncSchedules
     """Jobs at times of a calendar or at intervals."""
+    limits: AsyncLimits
+    """How many jobs of one key run at once, or start per time."""
     uploads: AsyncUploads
     """Uploads bytes of large artifacts."""
 
@@ -358,6 +361,7 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
         self.webhooks = AsyncWebhooks(self)
         self.groups = AsyncGroups(self)
         self.schedules = AsyncSchedules(self)
+        self.limits = AsyncLimits(self)
         self.uploads = AsyncUploads(self)
 
     def _use(self, state: QueueState) -> None:

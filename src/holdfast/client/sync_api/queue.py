@@ -21,6 +21,7 @@ from holdfast.client.sync_api.enqueued import Enqueued, enqueued_of
 from holdfast.client.sync_api.groups import GroupBlock, Groups, new_block
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
+from holdfast.client.sync_api.limits import Limits
 from holdfast.client.sync_api.reads import JobReads
 from holdfast.client.sync_api.schedules import Schedules
 from holdfast.client.sync_api.sessions import Sessions, Turns
@@ -342,6 +343,8 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
     """Jobs that were enqueued together."""
     schedules: Schedules
     """Jobs at times of a calendar or at intervals."""
+    limits: Limits
+    """How many jobs of one key run at once, or start per time."""
     uploads: Uploads
     """Uploads bytes of large artifacts."""
 
@@ -357,6 +360,7 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
         self.webhooks = Webhooks(self)
         self.groups = Groups(self)
         self.schedules = Schedules(self)
+        self.limits = Limits(self)
         self.uploads = Uploads(self)
 
     def _use(self, state: QueueState) -> None:

@@ -234,7 +234,7 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
     if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
         return None
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-    if len(routes) > _ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes):
+    if len(routes) > _ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes) or routing.is_gated(routes):
         return None
     positions = memory.scan_positions.of(routes)
     times = memory.due_watermarks.start_times(thorough=False)

@@ -18,7 +18,7 @@ from holdfast.storage.postgres import sql
 from holdfast.storage.postgres.scan_positions import LockedAndPassed, ScanPosition, ScanPositions
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import Level, Prefix, choose_from, first_level, is_one_stream, offer_of, scope_of
-from holdfast.storage.sql_queries import Row
+from holdfast.storage.sql_queries import Row, job_rows
 from holdfast.storage.sql_transaction import SqlTransaction
 
 # How many extra jobs to look at after each time that other claims took all chosen ones.
@@ -80,7 +80,7 @@ async def _select_once(
     )
     if level is None:
         return None
-    if not skip.taken and is_one_stream(level, selection_request.preference):
+    if not skip.taken and selection_request.leases and is_one_stream(level, selection_request.preference):
         selection = await _take_stream(tx, positions, selection_request, level, skip, least)
         if selection.jobs:
             [route] = level.routes
@@ -128,9 +128,13 @@ async def _choose(tx: SqlTransaction, selection_request: ReadyRequest, level: Le
     chosen = [candidate.seq for candidate in choose_from(offer, level.limit, preference)]
     jobs: list[JobRow] = []
     now = None
-    if chosen:
+    if chosen and selection_request.leases:
         values = {"seqs": chosen, "priority": level.priority, "least": least}
         jobs, now = await lease(tx, selection_request, "ready_lease", values)
+    elif chosen:
+        found = {"seqs": chosen, "priority": level.priority, "limit": selection_request.limit}
+        jobs = job_rows(await tx.query("ready_lock", {**found, "now": (await tx.now()).wall_ms}))
+        jobs = jobs if len(jobs) >= least else []
     heads = {}
     if not preference.affinities:
         # With an affinity, not every job of the route was read.

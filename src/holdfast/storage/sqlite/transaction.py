@@ -178,7 +178,7 @@ class SqliteTransaction(SqlTransaction):
         routes = routing.serving(request.lanes, request.kinds, request.capabilities)
         if not routing.recorded_lanes.isdisjoint(request.lanes):
             return None
-        if not routes or len(routes) > _PLAIN_ROUTES_MAX:
+        if not routes or len(routes) > _PLAIN_ROUTES_MAX or routing.is_gated(routes):
             return None
         now = self._clock.now()
         scope = request.fair_scope_prefix()
@@ -252,9 +252,8 @@ class SqliteTransaction(SqlTransaction):
             event = {"key": seq, "value": "done", "at_ms": now.wall_ms}
             await self._send(sql.QUERIES["events_append_one"], event, "events_append_one")
             self._forms["settle plain"] += 1
-            if rows[0][-1]:
-                await self.add_wakes("parent", [seq], now)
-            return {seq: rows[0][1:-1]}
+            await self._wake_after(rows, now)
+            return {seq: rows[0][1:-2]}
         results: dict[tuple[int, str], dict[int, str | None]] = {}
         claims: dict[int, Claim] = {}
         for claim, checked in settlements:
@@ -272,13 +271,20 @@ class SqliteTransaction(SqlTransaction):
                 others += [(seq, epoch, token, result) for seq, result in group.items()]
         if others:
             rows = await self.query("job_done_held", {"held": others, **times})
-            finished |= {row[0]: row[1:-1] for row in rows}
-            await self.add_wakes("parent", [row[0] for row in rows if row[-1]], now)
+            finished |= {row[0]: row[1:-2] for row in rows}
+            await self._wake_after(rows, now)
         if finished:
             seqs = [seq for seq in claims if seq in finished]
             await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
             self._forms["settle plain"] += len(seqs)
         return finished
+
+    async def _wake_after(self, rows: Rows, now: Now) -> None:
+        """Append wake rows of finished jobs for which others wait, and of gates where they held a permit."""
+        if awaited := [row[0] for row in rows if row[-2]]:
+            await self.add_wakes("parent", awaited, now)
+        if gates := {row[-1] for row in rows if row[-1] is not None}:
+            await self.add_wakes("gate", sorted(gates), now)
 
     async def _finish_group(
         self, first: Claim, results: dict[int, str | None], held: Mapping[str, Any]
@@ -342,6 +348,11 @@ class SqliteTransaction(SqlTransaction):
             await self._change("job_claim", values, expected)
         elif changed != expected:
             raise OvertakenError(f"job_claim changed {changed} of {expected} rows")
+
+    async def _write_gated_claims(self, values: dict[str, Any], expected: int) -> None:
+        # The worker may have no number, as in `_write_claims`, and claims of gated jobs are not that frequent.
+        await self.query("holder_insert", {name: values[name] for name in ("worker", "incarnation", "started_at_ms")})
+        await super()._write_gated_claims(values, expected)
 
     async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
         """Store that jobs are no longer suspect."""

@@ -33,6 +33,7 @@ insert into holdfast.meta (name, value) values
     ('code_version_min', '0.1.0'),
     ('routing_version', '0'),
     ('edges', '0'),
+    ('limits', '0'),
     ('event_horizon', '0-0'),
     ('webhook_position', '0-0 0 '),
     ('identity', gen_random_uuid()::text);
@@ -163,7 +164,7 @@ create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
     number bigint not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group'))
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate'))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
@@ -264,6 +265,38 @@ create table holdfast.job_group (
 create index job_group_ended on holdfast.job_group (ended_at_ms)
     where ended_at_ms is not null;
 
+-- Limits by key. Kinds and lanes are JSON; null means any.
+create table holdfast.flow_limit (
+    number      bigint primary key generated always as identity,
+    period_ms   bigint,
+    concurrency integer,
+    rate        integer,
+    burst       integer,
+    name        text collate "C" not null unique,
+    kinds       text,
+    lanes       text,
+    key_source  text not null
+);
+
+-- Gates: a limit for one key. A claim of its jobs, or an offer to parked ones, locks the row. The number of permits in use is
+-- that of running jobs which name the gate. A gate may outlive its limit, until nothing waits at it.
+create table holdfast.gate (
+    gate            bigint primary key generated always as identity,
+    flow_limit      bigint not null,
+    until_us        bigint not null default 0,
+    closed_until_ms bigint not null default 0,
+    wake_at_ms      bigint not null default 0,
+    key             text collate "C" not null,
+    turns           text not null default '{}',
+    unique (flow_limit, key)
+) with (fillfactor = 50);
+
+-- The keys that jobs were given for limits.
+create table holdfast.limit_key (
+    seq bigint primary key,
+    key text not null
+);
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast.audit (
     entry  bigint primary key generated always as identity,
@@ -332,6 +365,37 @@ create table holdfast.worker (
 ) with (fillfactor = 50);
 create index worker_beat on holdfast.worker (beat_at_ms);
 
+-- Lock gates, in order, and return them. Wait a little for those that others have locked, then leave them out.
+create function holdfast.lock_gates_1(gates bigint[], wait_ms integer)
+returns setof holdfast.gate language plpgsql volatile as
+$$
+declare
+    busy_timeout_ms constant text := current_setting('lock_timeout');
+    missing bigint[];
+    locked bigint[];
+    one bigint;
+begin
+    select coalesce(array_agg(l.gate), '{}') into locked
+      from (select g.gate from holdfast.gate g where g.gate = any (gates) order by g.gate for update skip locked) l;
+    select array_agg(m.gate order by m.gate) into missing
+      from unnest(gates) as m (gate) join holdfast.gate g on g.gate = m.gate
+     where m.gate <> all (locked);
+    if missing is not null and wait_ms > 0 then
+        perform set_config('lock_timeout', wait_ms::text, true);
+        foreach one in array missing loop
+            begin
+                perform 1 from holdfast.gate g where g.gate = one for update;
+                locked := locked || one;
+            exception when lock_not_available then
+                exit;
+            end;
+        end loop;
+        perform set_config('lock_timeout', busy_timeout_ms, true);
+    end if;
+    return query select g.* from holdfast.gate g where g.gate = any (locked) order by g.gate;
+end
+$$;
+
 -- Numbers in enqueue order, never reused.
 create sequence holdfast.job_seq;
 
@@ -348,6 +412,7 @@ create table holdfast.job (
     predecessor       bigint,
     session           bigint,
     enqueue_seq       bigint,
+    gate              bigint,
     percent           double precision,
     route             integer not null,
     priority          integer not null,
@@ -464,11 +529,15 @@ create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
 
 -- Waiting jobs with a deadline.
 create index job_deadline on holdfast.job (deadline_at_ms)
-    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready');
+    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready');
+
+-- Jobs at gates: running ones hold a permit, ready ones were offered one, parked ones wait in the order of claims.
+create index job_gate on holdfast.job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
+    where gate is not null and state in ('parked', 'ready', 'running');
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index job_dedupe on holdfast.job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running');
+    where dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running');
 create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state = 'blocked';
 create index job_predecessor on holdfast.job (predecessor)
@@ -744,7 +813,7 @@ begin
         or exists (select 1 from holdfast.job j
                     where j.state = 'running' and j.lease_until_ms > lease_low and j.lease_until_ms <= lease_ms)
         or exists (select 1 from holdfast.job j
-                    where j.deadline_at_ms is not null and j.state in ('scheduled', 'blocked', 'dependent', 'ready')
+                    where j.deadline_at_ms is not null and j.state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
                       and j.deadline_at_ms > deadline_low and j.deadline_at_ms <= wall_ms)
         or exists (select 1 from holdfast.wake w where w.at_ms <= wall_ms);
 end
@@ -780,7 +849,7 @@ begin
          where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
-               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate
     ),
     events as (
         insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
@@ -791,6 +860,8 @@ begin
     wakes as (
         insert into holdfast.wake (at_ms, target, number)
         select now_ms, 'parent', e.seq from ended e where e.awaited = 1
+        union all
+        select distinct now_ms, 'gate', e.gate from ended e where e.gate is not null
     )
     select now_ms, e.seq, e.priority, e.phase, e.percent, e.cancel_requested, e.event_count from ended e;
     get diagnostics finished = row_count;

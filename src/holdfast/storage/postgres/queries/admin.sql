@@ -7,7 +7,7 @@ update holdfast.job set priority = %(priority)s, event_count = %(event_count)s w
 -- name: jobs_waiting_on_routes
 -- Find the next waiting jobs of some routes in enqueue order, for iterating over all of them in read transactions.
 select seq from holdfast.job
- where seq > %(after)s and state in ('scheduled', 'blocked', 'dependent', 'ready')
+ where seq > %(after)s and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
    and route = any (%(routes)s::integer[])
  order by seq
  limit %(limit)s;

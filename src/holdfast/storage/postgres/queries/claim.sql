@@ -9,7 +9,7 @@ select (select holdfast.routing_version(false /* lock: or true */)),
        exists (select 1 from holdfast.job
                 where state = 'running' and lease_until_ms > %(lease_low)s and lease_until_ms <= %(lease_now)s),
        exists (select 1 from holdfast.job
-                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready')
+                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
                   and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s),
        exists (select 1 from holdfast.wake where at_ms <= %(wall_now)s);
 

@@ -11,7 +11,7 @@ select (select holdfast.routing_version(false /* lock: or true */, %(keys)s::int
 -- Read and lock the unfinished job that holds a dedupe key.
 select * from holdfast.job_row
  where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
-   and dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running')
+   and dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
 /* lock: for update */;
 
 -- name: job_dedupe_successor
@@ -78,7 +78,7 @@ select * from holdfast.job_row
      cross join lateral (
         select seq from holdfast.job
          where tenant = m.tenant and dedupe_kind = m.dedupe_kind and dedupe_key = m.dedupe_key
-           and dedupe_key is not null and state in ('scheduled', 'dependent', 'ready', 'running')
+           and dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
          limit 1
      ) j
  ))

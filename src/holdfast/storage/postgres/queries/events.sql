@@ -44,7 +44,7 @@ insert into holdfast.event (
     name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
 )
 select t.name, %(at_ms)s::bigint, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch, j.worker,
-       case when j.state in ('scheduled', 'blocked', 'dependent', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
+       case when j.state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
   from unnest(%(events_0)s::bigint[], %(events_1)s::text[]) with ordinality as t (seq, name, ordinal)
   join holdfast.job j on j.seq = t.seq
  order by t.ordinal;

@@ -32,7 +32,7 @@ select * from holdfast.job_row
 -- name: jobs_past_deadline
 -- Read some waiting jobs whose deadline has passed, earliest first, skipping locked ones.
 select * from holdfast.job_row
- where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'ready') and deadline_at_ms <= %(now)s
+ where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready') and deadline_at_ms <= %(now)s
  order by deadline_at_ms
  limit %(limit)s
 /* lock: for update skip locked */;

@@ -220,6 +220,15 @@ update holdfast.job j
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
 returning /* leased columns */;
 
+-- name: ready_lock
+-- Lock the chosen jobs that are still ready and not locked, in the given order, without leasing them.
+select * from holdfast.job_row
+ where seq = any (%(seqs)s::bigint[]) and coalesce(state, '') = 'ready' and priority = %(priority)s
+   and (deadline_at_ms is null or deadline_at_ms > %(now)s)
+ order by array_position(%(seqs)s::bigint[], seq)
+ limit %(limit)s
+   for update skip locked;
+
 -- name: ready_tops
 -- For each route: its highest priority with ready jobs, and the first and last fair_key there. A route may have a
 -- scan position: at its priority, jobs before its fair_key, due time and number are known to be gone and not looked

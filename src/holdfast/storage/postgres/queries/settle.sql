@@ -81,7 +81,7 @@ select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent,
 /* lock: for update */;
 
 -- name: jobs_succeed
--- Finish running jobs as done if their lease is held, append an event for each and a wake row if others wait for it, and
+-- Finish running jobs as done if their lease is held, append an event for each, wake rows if others wait for it and of its gate, and
 -- return the columns that may have changed since they were claimed. Only a running job has a lease expiry.
 with ended as (
     update holdfast.job j
@@ -92,7 +92,7 @@ with ended as (
            as h (seq, epoch, lease_token, result)
      where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
        and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
- returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count, j.awaited,
+ returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count, j.awaited, j.gate,
            j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker
 ),
 events as (
@@ -104,13 +104,15 @@ events as (
 wakes as (
     insert into holdfast.wake (at_ms, target, number)
     select %(finished_at_ms)s::bigint, 'parent', seq from ended where awaited = 1
+    union all
+    select distinct %(finished_at_ms)s::bigint, 'gate', gate from ended where gate is not null
 )
 select seq, priority, phase, percent, cancel_requested, event_count from ended;
 
 -- name: jobs_suspect_of_worker
 -- Read some waiting suspect jobs that one start of a worker held last, skipping locked ones.
 select * from holdfast.job_row
- where suspect = 1 and state in ('ready', 'scheduled', 'blocked', 'dependent') and worker = %(worker)s
+ where suspect = 1 and state in ('ready', 'scheduled', 'blocked', 'dependent', 'parked') and worker = %(worker)s
    and incarnation = %(incarnation)s
  limit %(limit)s
 /* lock: for update skip locked */;

@@ -11,6 +11,7 @@ insert into holdfast_meta (name, value) values
     ('code_version_min', '0.1.0'),
     ('routing_version', '0'),
     ('edges', '0'),
+    ('limits', '0'),
     ('event_horizon', '0'),
     ('holders_kept', '0'),
     ('webhook_position', '0-0 0 ');
@@ -88,7 +89,7 @@ create table holdfast_webhook_job (
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group')),
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate')),
     number integer not null
 ) strict;
 create index holdfast_wake_at on holdfast_wake (at_ms);
@@ -186,6 +187,38 @@ create table holdfast_group (
 create index holdfast_group_ended on holdfast_group (ended_at_ms)
     where ended_at_ms is not null;
 
+-- Limits by key. Kinds and lanes are JSON; null means any.
+create table holdfast_flow_limit (
+    number      integer primary key autoincrement,
+    name        text not null unique,
+    kinds       text,
+    lanes       text,
+    key_source  text not null,
+    concurrency integer,
+    rate        integer,
+    period_ms   integer,
+    burst       integer
+) strict;
+
+-- Gates: a limit for one key. The number of permits in use is that of running jobs which name the gate. A gate may
+-- outlive its limit, until nothing waits at it.
+create table holdfast_gate (
+    gate            integer primary key autoincrement,
+    flow_limit      integer not null,
+    key             text not null,
+    until_us        integer not null default 0,
+    closed_until_ms integer not null default 0,
+    wake_at_ms      integer not null default 0,
+    turns           text not null default '{}',
+    unique (flow_limit, key)
+) strict;
+
+-- The keys that jobs were given for limits.
+create table holdfast_limit_key (
+    seq integer primary key,
+    key text not null
+) strict;
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast_audit (
     entry  integer primary key autoincrement,
@@ -253,7 +286,7 @@ create table holdfast_state (
     name   text not null unique
 ) strict;
 insert into holdfast_state (number, name) values
-    (0, 'scheduled'), (1, 'blocked'), (2, 'dependent'), (5, 'ready'), (10, 'running'),
+    (0, 'scheduled'), (1, 'blocked'), (2, 'dependent'), (3, 'parked'), (5, 'ready'), (10, 'running'),
     (20, 'done'), (21, 'failed'), (22, 'cancelled'), (23, 'retired');
 
 -- Each start of a worker that has held jobs, as a small number, and when it has claimed, to the hour.
@@ -289,6 +322,7 @@ create table holdfast_job (
     suspect          integer not null default 0,
     cancel_requested integer not null default 0,
     awaited          integer not null default 0,
+    gate             integer,
     id               text not null unique,
     tenant           text not null,
     deadline_at_ms   integer,
@@ -343,9 +377,14 @@ create index holdfast_job_suspect on holdfast_job (suspect, state, holder)
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
     where deadline_at_ms is not null and state < 10;
 
+-- Jobs at gates: running ones hold a permit, ready ones were offered one, parked ones wait in the order of claims.
+-- Finished ones keep their gate.
+create index holdfast_job_gate on holdfast_job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
+    where gate is not null;
+
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in (0, 2, 5, 10);
+    where dedupe_key is not null and state in (0, 2, 3, 5, 10);
 create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state = 1;
 create index holdfast_job_predecessor on holdfast_job (predecessor)
@@ -454,7 +493,8 @@ create index holdfast_kept_key_seq on holdfast_kept_key (seq);
 -- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions.
 create view holdfast_job_row as
 select j.seq, j.id,
-       case j.state when 0 then 'scheduled' when 1 then 'blocked' when 2 then 'dependent' when 5 then 'ready'
+       case j.state when 0 then 'scheduled' when 1 then 'blocked' when 2 then 'dependent' when 3 then 'parked'
+                    when 5 then 'ready'
                     when 10 then 'running'
                     when 20 then 'done' when 21 then 'failed' when 22 then 'cancelled' when 23 then 'retired'
        end as state,

@@ -10,7 +10,7 @@ select (select value from holdfast_meta where name = 'routing_version'),
 -- Read the unfinished job that holds a dedupe key.
 select * from holdfast_job_row
  where tenant = :tenant and dedupe_kind = :dedupe_kind and dedupe_key = :dedupe_key
-   and dedupe_key is not null and state_number in ({scheduled}, {dependent}, {ready}, {running});
+   and dedupe_key is not null and state_number in ({scheduled}, {dependent}, {parked}, {ready}, {running});
 
 -- name: job_dedupe_successor
 -- Read the blocked job that waits to succeed the holder of a dedupe key.
@@ -63,7 +63,7 @@ select * from holdfast_job_row
     select j.seq from json_each(:matches) m
       join holdfast_job j on j.tenant = json_extract(m.value, '$[0]')
        and j.dedupe_kind = json_extract(m.value, '$[1]') and j.dedupe_key = json_extract(m.value, '$[2]')
-       and j.dedupe_key is not null and j.state in ({scheduled}, {dependent}, {ready}, {running})
+       and j.dedupe_key is not null and j.state in ({scheduled}, {dependent}, {parked}, {ready}, {running})
  );
 
 -- name: kept_key_write

@@ -1,0 +1,113 @@
+"""Limits by key: setting, listing and removing them, and the use of a key."""
+
+from holdfast.domain import errors, gates as domain_gates, limits, validation
+from holdfast.domain.gates import KeyUse, Limit, LimitRow
+from holdfast.domain.routing import RoutingTable
+from holdfast.operations import gates
+from holdfast.storage import notifications
+from holdfast.storage.contract import StoreTransaction
+
+
+async def list_limits(tx: StoreTransaction) -> list[Limit]:
+    """Return all limits in order of their names."""
+    return [domain_gates.public(one) for one in (await tx.routing()).limits.values()]
+
+
+async def get_limit(tx: StoreTransaction, name: str) -> Limit:
+    """Return a limit, or raise `LimitNotFound`."""
+    return domain_gates.public(_named(await tx.routing(), name))
+
+
+def _named(routing: RoutingTable, name: str) -> LimitRow:
+    found = next((one for one in routing.limits.values() if one.name == name), None)
+    if found is None:
+        raise errors.LimitNotFound(name)
+    return found
+
+
+async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
+    """Store a limit, or change the one of its name.
+
+    Claims hold the routing until they commit, so that every later one applies the limit. Jobs that run already are
+    counted if the limit is new, or concerns other jobs than before.
+    """
+    await tx.lock_routing()
+    routing = await tx.routing()
+    stored = next((one for one in routing.limits.values() if one.name == new.name), None)
+    if stored is not None and stored._replace(number=0) == new:
+        return domain_gates.public(stored)
+    _check(routing, new, stored)
+    now = await tx.now()
+    if stored is not None and stored.subject == new.subject:
+        new = new._replace(number=stored.number)
+        await tx.write_limit(new)
+    else:
+        if stored is not None:
+            await tx.delete_limit(stored.number)
+        new = new._replace(number=await tx.insert_limit(new))
+    await tx.use_limits()
+    if stored is not None:
+        await tx.wake_gates_of_limit(stored.number, now)
+    routing = await tx.routing()
+    if stored is None or new.number != stored.number:
+        await gates.count_running(tx, routing, new)
+    _notify(tx, routing, new)
+    await tx.append_audit(actor, "limits.set", new.name, {"key": new.key_source}, now)
+    return domain_gates.public(new)
+
+
+def _check(routing: RoutingTable, new: LimitRow, stored: LimitRow | None) -> None:
+    if stored is None and len(routing.limits) >= limits.LIMITS_MAX:
+        raise errors.InvalidInput("name", f"would make more than {limits.LIMITS_MAX} limits")
+    domain_gates.check_overlap(new, routing.limits.values())
+    for kind in new.kinds or ():
+        published = routing.publications.get(kind)
+        if (published is not None and published.session) or any(
+            route.kind == kind and route.session for route in routing.routes
+        ):
+            raise errors.InvalidInput(
+                "kinds", f"has {kind!r}, whose jobs are entries of sessions; limits do not apply to sessions"
+            )
+
+
+async def remove_limit(tx: StoreTransaction, name: str, actor: str) -> Limit:
+    """Delete a limit and return it; its parked jobs become ready, by and by."""
+    await tx.lock_routing()
+    routing = await tx.routing()
+    stored = _named(routing, name)
+    now = await tx.now()
+    await tx.delete_limit(stored.number)
+    await tx.use_limits()
+    await tx.wake_gates_of_limit(stored.number, now)
+    _notify(tx, routing, stored)
+    await tx.append_audit(actor, "limits.remove", name, {}, now)
+    return domain_gates.public(stored)
+
+
+def _notify(tx: StoreTransaction, routing: RoutingTable, limit: LimitRow) -> None:
+    lanes = {route.lane for route in routing.routes if limit.concerns(route.lane, route.kind)}
+    tx.notify([notifications.lane_topic(lane) for lane in sorted(lanes)])
+
+
+async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:
+    """Return how a key uses each limit that has a gate for it."""
+    routing = await tx.routing()
+    now_ms = (await tx.now()).wall_ms
+    found = await tx.gates_of_key(key)
+    uses = await tx.gate_uses([gate.number for gate in found])
+    shown = []
+    for gate in found:
+        limit = routing.limits[gate.limit]
+        running = uses[gate.number].running
+        shown.append(
+            KeyUse(
+                limit.name,
+                gate.key,
+                running,
+                await tx.count_parked(gate.number, limits.BACKLOG_COUNTED_MAX),
+                limit.concurrency,
+                validation.optional_datetime_of(domain_gates.room(limit, gate, running, now_ms).opens_at_ms),
+                gate.closed_until_ms > now_ms,
+            )
+        )
+    return shown

@@ -1,0 +1,229 @@
+"""Gates: which of the jobs that a claim has selected may start, and whom to offer the room that ends have left."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from holdfast.domain import claim_order, gates, limits, strict_json, transitions
+from holdfast.domain.clock import Now
+from holdfast.domain.job import JobRow
+from holdfast.domain.routing import RoutingTable
+from holdfast.operations.apply_transitions import apply_transitions
+from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.flow_contract import Wake
+from holdfast.storage.gates_contract import GateKey, GateUse, JobAtGate
+
+_WAIT_MS: Final = 200
+"""How long a claim waits for a gate that another transaction has locked."""
+_BUSY_MS: Final = 50
+"""When a gate is looked at again that stayed locked."""
+_REARM_MS: Final = 1_000
+"""How often, at most, a rate is looked at whose offers no claim takes."""
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+async def admit(
+    tx: StoreTransaction, routing: RoutingTable, jobs: Sequence[JobRow], limit: int
+) -> list[tuple[JobRow, int | None]]:
+    """Return those of *jobs*, up to *limit*, that may start, with the gate that counts each; park those without room.
+
+    A job starts if there is room at all its gates; their locks are held until the commit. A job that does not start
+    holds nothing, and waits at the gate that refused it.
+    """
+    at = await tx.jobs_at_gates([job.seq for job in jobs])
+    keys = {job.seq: _keys(routing, job, at[job.seq].given) for job in jobs}
+    numbers = await tx.gate_numbers({key for found in keys.values() for key in found})
+    locked = await tx.lock_gates(set(numbers.values()), _WAIT_MS)
+    uses = await tx.gate_uses(locked)
+    now = await tx.now()
+    rooms = _Rooms(routing, locked, uses, now)
+    admitted: list[tuple[JobRow, int | None]] = []
+    parked: list[tuple[JobRow, int]] = []
+    for job in jobs:
+        if len(admitted) == limit:
+            break
+        mine = [numbers[key] for key in keys[job.seq]]
+        refusing = next((gate for gate in mine if not rooms.free(gate)), None)
+        if refusing is None:
+            rooms.take(mine)
+            admitted.append((job, rooms.counting(mine)))
+        else:
+            parked.append((job, refusing))
+    await _park(tx, routing, parked, now)
+    # Others may wait where a job was offered room, or waited, that it does not use.
+    moved = {gate for job, used in (*admitted, *parked) if (gate := at[job.seq].gate) is not None and gate != used}
+    await tx.add_wakes("gate", sorted(moved), now)
+    await rooms.write(tx, {gate for _, gate in parked})
+    return admitted
+
+
+def _keys(routing: RoutingTable, job: JobRow, given: str | None) -> list[GateKey]:
+    found = ((limit.number, limit.key_of(job, given)) for limit in routing.limits_of(job.lane, job.kind))
+    return [(number, key) for number, key in found if key is not None]
+
+
+class _Rooms:
+    """The room at locked gates, while a claim takes it."""
+
+    def __init__(
+        self, routing: RoutingTable, locked: Mapping[int, gates.Gate], uses: Mapping[int, GateUse], now: Now
+    ) -> None:
+        self._limits = {number: routing.limits[gate.limit] for number, gate in locked.items()}
+        self._locked = locked
+        self._uses = uses
+        self._now_ms = now.wall_ms
+        self._rooms = {
+            number: gates.room(self._limits[number], gate, uses[number].running, now.wall_ms)
+            for number, gate in locked.items()
+        }
+        self._starts = dict.fromkeys(locked, 0)
+
+    def free(self, gate: int) -> bool:
+        """Return whether another job may start; not if the gate is not locked."""
+        return gate in self._rooms and self._rooms[gate].free > self._starts[gate]
+
+    def take(self, mine: Iterable[int]) -> None:
+        """Start a job."""
+        for gate in mine:
+            self._starts[gate] += 1
+
+    def counting(self, mine: Iterable[int]) -> int | None:
+        """Return the gate that counts the running job: the one that limits how many run, or else any."""
+        return max(mine, key=lambda gate: self._limits[gate].concurrency is not None, default=None)
+
+    async def write(self, tx: StoreTransaction, refusing: set[int]) -> None:
+        """Write the starts, and let jobs that wait for a time be looked at when it has come."""
+        for number, gate in self._locked.items():
+            after = gates.started(self._limits[number], gate, self._starts[number], self._now_ms)
+            if number in refusing:
+                # While others run, their ends wake the gate.
+                running = self._uses[number].running + self._starts[number]
+                opens_at_ms = gates.room(self._limits[number], after, running, self._now_ms).opens_at_ms
+                after = await rearm(tx, after, opens_at_ms, self._now_ms)
+            if after is not gate:
+                await tx.write_gate(after)
+        for number in sorted(refusing - self._locked.keys()):
+            await tx.add_wake("gate", number, self._now_ms + _BUSY_MS)
+
+
+async def _park(tx: StoreTransaction, routing: RoutingTable, parked: Sequence[tuple[JobRow, int]], now: Now) -> None:
+    await apply_transitions(tx, routing, [transitions.park(job) for job, _ in parked], now)
+    await tx.set_gates([(gate, job.seq) for job, gate in parked])
+
+
+async def rearm(tx: StoreTransaction, gate: gates.Gate, at_ms: int | None, now_ms: int) -> gates.Gate:
+    """Append a wake row for the time at which *gate* opens, unless there is an earlier one; return the gate."""
+    if at_ms is None or now_ms < gate.wake_at_ms <= at_ms:
+        return gate
+    await tx.add_wake("gate", gate.number, at_ms)
+    return gate._replace(wake_at_ms=at_ms)
+
+
+# --- folding -------------------------------------------------------------------------------------------------------
+
+
+async def fold(tx: StoreTransaction, routing: RoutingTable, wakes: Sequence[Wake], now: Now) -> list[Wake]:
+    """Offer the room at gates to parked jobs; return the wake rows of gates that need another look."""
+    numbers = {wake.number for wake in wakes}
+    locked = await tx.lock_gates(numbers, 0)
+    missing = numbers - locked.keys()
+    busy = await tx.existing_gates(missing)
+    uses = await tx.gate_uses(numbers - busy)
+    left = set(busy)
+    unused = []
+    for number, use in sorted(uses.items()):
+        gate = locked.get(number) or gates.Gate(number, 0, "", 0, 0, "{}", 0)
+        limit = routing.limits.get(gate.limit)
+        if use.has_parked:
+            if await _offer(tx, routing, gate, limit, use, now):
+                left.add(number)
+        elif limit is None:
+            unused.append(number)
+    await tx.delete_gates(unused)
+    return [wake for wake in wakes if wake.number in left]
+
+
+async def _offer(
+    tx: StoreTransaction,
+    routing: RoutingTable,
+    gate: gates.Gate,
+    limit: gates.LimitRow | None,
+    use: GateUse,
+    now: Now,
+) -> bool:
+    """Offer the room at a gate to parked jobs, on each route as much as is free; return whether to look again."""
+    room = gates.Room(limits.CHUNK) if limit is None else gates.room(limit, gate, use.running, now.wall_ms)
+    turns: dict[str, str] = strict_json.decode(gate.turns_json)
+    wanted: list[int] = []
+    if room.free:
+        for route in await tx.parked_routes(gate.number):
+            offered = 0 if limit is None else await tx.count_offered(gate.number, route, room.free)
+            wanted += await _next_in_turn(tx, gate, route, min(room.free - offered, limits.CHUNK), turns)
+    jobs = await tx.parked_jobs(wanted)
+    await apply_transitions(tx, routing, [transitions.offer(job) for job in jobs], now)
+    after = gate._replace(turns_json=strict_json.compact(turns)) if jobs else gate
+    if limit is not None and limit.rate is not None:
+        # The offered jobs may leave others waiting, for the next time at which one may start.
+        next_room = gates.room(limit, gates.started(limit, gate, room.free, now.wall_ms), 0, now.wall_ms)
+        at_ms = room.opens_at_ms or next_room.opens_at_ms or now.wall_ms
+        after = await rearm(tx, after, at_ms if jobs else max(at_ms, now.wall_ms + _REARM_MS), now.wall_ms)
+    elif room.opens_at_ms is not None:
+        after = await rearm(tx, after, room.opens_at_ms, now.wall_ms)
+    if after is not gate:
+        await tx.write_gate(after)
+    # Jobs that others have locked may stay as they are, and a large number is offered in chunks.
+    return len(jobs) < len(wanted) or len(wanted) >= limits.CHUNK
+
+
+async def _next_in_turn(
+    tx: StoreTransaction, gate: gates.Gate, route: int, count: int, turns: dict[str, str]
+) -> list[int]:
+    """Return up to *count* parked jobs of a route in claim order, tenants in turn, and advance the turn."""
+    chosen: list[int] = []
+    below = limits.PRIORITY_MAX + 1
+    while len(chosen) < count:
+        last = turns.get(str(route))
+        found = await tx.parked_turns(gate.number, route, below, last or "", count - len(chosen))
+        if not found:
+            break
+        queues: dict[str, list[tuple[int, int]]] = {}
+        for job in found:
+            queues.setdefault(job.fair_key, []).append((job.due_at_ms, job.seq))
+        in_turn = sorted(queues, key=lambda fair_key: claim_order.fair_order_key(fair_key, last))
+        entries = [[(fair_key, seq) for _, seq in sorted(queues[fair_key])] for fair_key in in_turn]
+        taken = claim_order.take_turns(entries, count - len(chosen))
+        chosen += [seq for _, seq in taken]
+        turns[str(route)] = taken[-1][0]
+        below = found[0].priority
+    return chosen
+
+
+# --- upkeep --------------------------------------------------------------------------------------------------------
+
+
+async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gates.LimitRow) -> None:
+    """Count the jobs that run already against a new limit; those that are ending are left out."""
+    routes = [
+        route.number
+        for route in routing.routes.values()
+        if not route.key.session and limit.concerns(route.key.lane, route.key.kind)
+    ]
+    after = 0
+    while jobs := await tx.running_on_routes(routes, after, limits.CHUNK):
+        at: Mapping[int, JobAtGate] = await tx.jobs_at_gates([job.seq for job in jobs])
+        keys = {job.seq: limit.key_of(job, at[job.seq].given) for job in jobs}
+        numbers = await tx.gate_numbers({(limit.number, key) for key in keys.values() if key is not None})
+        await tx.set_gates([(numbers[limit.number, key], seq) for seq, key in keys.items() if key is not None])
+        after = jobs[-1].seq
+
+
+async def maintain(tx: StoreTransaction, now: Now) -> bool:
+    """Delete some gates that are not used, and look at those where jobs wait for nothing; return whether any was."""
+    if not (await tx.routing()).has_limits:
+        return False
+    idle = await tx.idle_gates(now, limits.CHUNK)
+    await tx.delete_gates(idle)
+    stalled = await tx.stalled_gates(limits.CHUNK)
+    await tx.add_wakes("gate", stalled, now)
+    return bool(idle or stalled)

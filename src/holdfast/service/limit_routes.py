@@ -1,0 +1,100 @@
+"""Rows of the route table for limits by key."""
+
+from typing import Any, Final
+
+from holdfast.domain import limits
+from holdfast.service import call, flow_limits, schemas
+
+_LIMIT: Final[dict[str, Any]] = {
+    "name": "llm",
+    "kinds": ["llm.call"],
+    "lanes": None,
+    "key": "tenant",
+    "concurrency": 2,
+    "rate": None,
+    "per": None,
+    "burst": None,
+}
+_USE: Final[dict[str, Any]] = {
+    "limit": "llm",
+    "key": "acme",
+    "running": 2,
+    "parked": 17,
+    "concurrency": 2,
+    "opens_at_ms": None,
+    "closed": False,
+}
+_NEW: Final[dict[str, Any]] = {
+    "kinds": schemas.nullable(schemas.array(schemas.text(), limits.CLAIM_KINDS_MAX)),
+    "lanes": schemas.nullable(schemas.array(schemas.text(), limits.CLAIM_LANES_MAX)),
+    "key": schemas.text(description="tenant, affinity, tag:NAME, given, or all (default)."),
+    "concurrency": schemas.nullable(schemas.integer(1, limits.LIMIT_CONCURRENCY_MAX)),
+    "rate": schemas.nullable(schemas.integer(1, limits.LIMIT_RATE_MAX)),
+    "per": schemas.nullable(schemas.number(1, limits.DAY_MS / 1000, "The time of rate in seconds; default 60.")),
+    "burst": schemas.nullable(schemas.integer(1, limits.LIMIT_RATE_MAX)),
+}
+_OPTIONS: Final[dict[str, Any]] = {"any_tenant": True, "any_job": True}
+
+LIMITS: Final = (
+    call.Endpoint(
+        "GET",
+        "/v1/limits",
+        "list_limits",
+        "List the limits by key",
+        flow_limits.list_limits,
+        ("read",),
+        schemas.shape(limits={"type": "array", "items": schemas.ref("Limit")}),
+        {"limits": [_LIMIT]},
+        **_OPTIONS,
+    ),
+    call.Endpoint(
+        "GET",
+        "/v1/limits/{limit}",
+        "get_limit",
+        "Get one limit by key",
+        flow_limits.get,
+        ("read",),
+        schemas.ref("Limit"),
+        _LIMIT,
+        problems=(404,),
+        **_OPTIONS,
+    ),
+    call.Endpoint(
+        "PUT",
+        "/v1/limits/{limit}",
+        "set_limit",
+        "Set a limit by key",
+        flow_limits.put,
+        (),
+        schemas.ref("Limit"),
+        _LIMIT,
+        body=schemas.strict([], _NEW),
+        body_example={"kinds": ["llm.call"], "key": "tenant", "concurrency": 2},
+        problems=(409,),
+        **_OPTIONS,
+    ),
+    call.Endpoint(
+        "POST",
+        "/v1/limits/{limit}/remove",
+        "remove_limit",
+        "Delete a limit by key; jobs that wait for room become ready",
+        flow_limits.remove,
+        (),
+        schemas.ref("Limit"),
+        _LIMIT,
+        problems=(404,),
+        **_OPTIONS,
+    ),
+    call.Endpoint(
+        "GET",
+        "/v1/limit-use",
+        "show_limit_use",
+        "Get how a key uses each limit",
+        flow_limits.show,
+        ("read",),
+        schemas.shape(limits={"type": "array", "items": schemas.ref("KeyUse")}),
+        {"limits": [_USE]},
+        query={"key": schemas.text(limits.LIMIT_KEY_CHARS_MAX, "The key.")},
+        **_OPTIONS,
+    ),
+)

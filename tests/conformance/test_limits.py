@@ -1,0 +1,387 @@
+"""Limits by key: how many jobs of one key run at once, or start per time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import Claim, Conflict, Deferred, Done, Failed, InvalidInput, Queue
+from holdfast.errors import LimitNotFound
+from tests.support.assertions import refused
+from tests.support.clock import ManualClock
+from tests.support.stores import Harness
+
+
+def enqueue(queue: Queue, count: int, kind: str = "call", **options: Any) -> list[str]:
+    return [queue.enqueue(kind, {"n": n}, **options).id for n in range(count)]
+
+
+def tenants(claims: Sequence[Claim]) -> Counter[str]:
+    return Counter(claim.job.tenant for claim in claims)
+
+
+def finish(queue: Queue, claims: Sequence[Claim]) -> None:
+    queue.settle_many([(claim, Done()) for claim in claims])
+
+
+def drain(queue: Queue, limit: int = 10) -> list[str]:
+    """Run what can be run, at most *limit* at once, and return the ids in order."""
+    done: list[str] = []
+    while claims := queue.claim_many(limit=limit):
+        done += [claim.job.id for claim in claims]
+        finish(queue, claims)
+    return done
+
+
+class TestConcurrency:
+    def test_each_key_has_its_own_limit_and_jobs_without_room_are_parked(self, queue: Queue) -> None:
+        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=2)
+        enqueue(queue, 5, tenant="a")
+        enqueue(queue, 5, tenant="b")
+        enqueue(queue, 1, kind="other", tenant="a")
+
+        claims = queue.claim_many(limit=20)
+        assert tenants(claims) == {"a": 3, "b": 2}
+        assert queue.counts() == {"parked": 6, "running": 5}
+        [use] = queue.limits.show("a")
+        assert (use.limit, use.running, use.parked, use.concurrency, use.opens_at) == ("llm", 2, 3, 2, None)
+        assert queue.claim_many(limit=20) == []
+
+        finish(queue, [claim for claim in claims if claim.job.tenant == "a"])
+        assert tenants(queue.claim_many(limit=20)) == {"a": 2}
+
+    @pytest.mark.parametrize(
+        ("key", "options"),
+        [
+            ("all", [{}, {"tenant": "b"}]),
+            ("affinity", [{"affinity": "x"}, {"affinity": "x"}]),
+            ("tag:model", [{"tags": {"model": "x"}}, {"tags": {"model": "x", "other": "y"}}]),
+            ("given", [{"limit_key": "x"}, {"limit_key": "x", "tenant": "b"}]),
+        ],
+    )
+    def test_the_key_comes_from(self, queue: Queue, key: str, options: list[dict[str, Any]]) -> None:
+        queue.limits.set("one", kinds=["call"], key=key, concurrency=1)
+        for given in options:
+            queue.enqueue("call", **given)
+        enqueue(queue, 3, kind="other")
+        claims = queue.claim_many(limit=10)
+
+        assert Counter(claim.job.kind for claim in claims) == {"call": 1, "other": 3}
+        assert len(drain(queue)) == 0
+        finish(queue, claims)
+        assert len(drain(queue)) == 1
+
+    def test_a_job_without_a_key_is_not_limited(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], key="tag:model", concurrency=1)
+        enqueue(queue, 3)
+        assert len(queue.claim_many(limit=10)) == 3
+
+    def test_a_limit_may_concern_lanes(self, queue: Queue) -> None:
+        queue.limits.set("one", lanes=["slow"], concurrency=1)
+        enqueue(queue, 2, lane="slow")
+        enqueue(queue, 2)
+        assert len(queue.claim_many(lanes=["slow", "default"], limit=10)) == 3
+
+    def test_a_claim_of_one_job_passes_many_that_have_no_room(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 300)
+        other = enqueue(queue, 1, kind="other")
+        first = queue.claim()
+        second = queue.claim()
+
+        assert first is not None and second is not None  # noqa: PT018
+        assert [second.job.id] == other
+
+    def test_jobs_are_started_in_claim_order(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        low, high = enqueue(queue, 3), enqueue(queue, 3, priority=5)
+        assert drain(queue) == [*high, *low]
+
+    def test_tenants_take_turns_at_a_shared_gate(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        for tenant in ("a", "b", "c"):
+            enqueue(queue, 4, tenant=tenant)
+        order = [queue.get(job_id).tenant for job_id in drain(queue)]
+        # The first claim is made before any waits at the gate.
+        for start in range(1, 10, 3):
+            assert set(order[start : start + 3]) == {"a", "b", "c"}
+
+    def test_offers_reach_the_routes_that_a_worker_serves(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call", "unserved"], concurrency=1)
+        enqueue(queue, 3, kind="unserved", priority=9)
+        claims = queue.claim_many(limit=10)
+        served = enqueue(queue, 5)
+        assert queue.claim_many(kinds=["call"], limit=10) == []
+        finish(queue, claims)
+
+        done = []
+        while found := queue.claim_many(kinds=["call"], limit=10):
+            done += [claim.job.id for claim in found]
+            finish(queue, found)
+        assert done == served
+
+    @pytest.mark.parametrize("outcome", [Failed("no", permanent=True), Failed("no"), Deferred(after=5)])
+    def test_every_end_of_an_attempt_makes_room(self, queue: Queue, outcome: Any) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        first, second = enqueue(queue, 2)
+        [claim] = queue.claim_many(limit=2)
+        queue.settle(claim, outcome)
+        assert claim.job.id == first
+        assert [one.job.id for one in queue.claim_many(limit=2)] == [second]
+
+    def test_an_expired_lease_makes_room(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+        enqueue(queue, 2)
+        queue.claim_many(limit=2, lease=10)
+        assert queue.claim_many(limit=2) == []
+        clock.advance(seconds=11)
+        assert len(queue.claim_many(limit=2)) == 1
+
+    def test_many_claimers_never_exceed_it(self, durable_harness: Harness) -> None:
+        queues = [durable_harness.open() for _ in range(4)]
+        queues[0].limits.set("llm", kinds=["call"], key="tenant", concurrency=2)
+        enqueue(queues[0], 20, tenant="a")
+        enqueue(queues[0], 20, tenant="b")
+        running: Counter[str] = Counter()
+        done: list[str] = []
+        lock = threading.Lock()
+        problems: list[str] = []
+
+        def work(queue: Queue) -> None:
+            idle = 0
+            while len(done) < 40 and idle < 2_000:
+                claims = queue.claim_many(limit=3)
+                idle = 0 if claims else idle + 1
+                with lock:
+                    running.update(claim.job.tenant for claim in claims)
+                    problems.extend(f"{running}" for count in running.values() if count > 2)
+                with lock:
+                    running.subtract(claim.job.tenant for claim in claims)
+                    done.extend(claim.job.id for claim in claims)
+                finish(queue, claims)
+
+        threads = [threading.Thread(target=work, args=(queue,)) for queue in queues]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert not problems
+        assert len(set(done)) == len(done) == 40
+
+
+class TestParkedJobs:
+    def parked(self, queue: Queue, **options: Any) -> tuple[Claim, str]:
+        """Return a running job that fills the gate, and a parked one."""
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        [claim] = [queue.claim() for _ in enqueue(queue, 1)]
+        [parked] = enqueue(queue, 1, **options)
+        assert queue.claim() is None
+        assert queue.get(parked).state == "parked"
+        assert claim is not None
+        return claim, parked
+
+    def test_it_is_listed_and_counts_as_waiting(self, queue: Queue) -> None:
+        _, parked = self.parked(queue)
+        assert [job.id for job in queue.jobs(state="parked")] == [parked]
+        assert queue.counts()["parked"] == 1
+
+    def test_it_can_be_cancelled_and_requeued(self, queue: Queue) -> None:
+        claim, parked = self.parked(queue)
+        queue.cancel(parked)
+        assert queue.get(parked).state == "cancelled"
+        queue.requeue(parked)
+        assert queue.claim() is None
+        finish(queue, [claim])
+        assert drain(queue) == [parked]
+
+    def test_an_offered_job_that_is_cancelled_leaves_its_room_to_others(self, queue: Queue) -> None:
+        claim, parked = self.parked(queue)
+        [other] = enqueue(queue, 1)
+        assert queue.claim() is None
+        finish(queue, [claim])
+        queue.claim_many(kinds=["none"])
+        assert queue.get(parked).state == "ready"
+        queue.cancel(parked)
+        assert drain(queue) == [other]
+
+    def test_it_fails_when_its_deadline_passes(self, queue: Queue, clock: ManualClock) -> None:
+        _, parked = self.parked(queue, deadline=60)
+        clock.advance(seconds=20)
+        assert queue.get(parked).state == "parked"
+        clock.advance(seconds=60)
+        queue.claim_many(kinds=["none"])
+        assert queue.get(parked).failure is not None
+        assert queue.get(parked).state == "failed"
+
+    def test_it_is_retired_with_its_kind(self, queue: Queue) -> None:
+        _, parked = self.parked(queue)
+        queue.kinds.retire("call")
+        assert queue.get(parked).state == "retired"
+
+    def test_it_holds_its_dedupe_key(self, queue: Queue) -> None:
+        _, parked = self.parked(queue, dedupe_key="k")
+        again = queue.enqueue("call", {"n": 7}, dedupe_key="k", on_duplicate="replace")
+        assert (again.id, again.created, queue.get(parked).payload) == (parked, False, {"n": 7})
+
+    def test_it_gets_another_priority(self, queue: Queue) -> None:
+        claim, parked = self.parked(queue)
+        [other] = enqueue(queue, 1)
+        assert queue.claim() is None
+        queue.reprioritize(other, 9)
+        finish(queue, [claim])
+        assert drain(queue) == [other, parked]
+
+    def test_its_transitions_are_recorded(self, queue: Queue) -> None:
+        claim, parked = self.parked(queue, events="all")
+        finish(queue, [claim])
+        drain(queue)
+        names = [event.name for event in queue.events() if event.job_id == parked]
+        assert names == ["enqueued", "parked", "unblocked", "claimed", "done"]
+
+    def test_prune_deletes_it_after_it_has_ended(self, queue: Queue, clock: ManualClock) -> None:
+        claim, _ = self.parked(queue, limit_key="x")
+        finish(queue, [claim])
+        drain(queue)
+        clock.advance(seconds=60)
+        assert queue.admin.prune(older_than=30).jobs == 2
+        assert queue.counts() == {}
+
+
+class TestChanges:
+    def test_raising_it_starts_more(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 9)
+        assert len(queue.claim_many(limit=9)) == 1
+        queue.limits.set("one", kinds=["call"], concurrency=4)
+        assert len(queue.claim_many(limit=9)) == 3
+
+    def test_lowering_it_stops_none_and_starts_none(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=4)
+        enqueue(queue, 9)
+        claims = queue.claim_many(limit=9)
+        queue.limits.set("one", kinds=["call"], concurrency=2)
+        finish(queue, claims[:2])
+        assert queue.claim_many(limit=9) == []
+        finish(queue, claims[2:3])
+        assert len(queue.claim_many(limit=9)) == 1
+
+    def test_removing_it_frees_all(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 450)
+        claims = queue.claim_many(limit=9)
+        for _ in range(3):
+            queue.claim_many(limit=9)
+        queue.limits.remove("one")
+        assert len(drain(queue, limit=1_000)) == 449
+        finish(queue, claims)
+        assert queue.counts() == {"done": 450}
+
+    def test_a_new_one_counts_what_runs_already_and_applies_to_what_waits(self, queue: Queue) -> None:
+        enqueue(queue, 4)
+        first = queue.claim_many(limit=2)
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=2)
+        assert queue.claim_many(limit=9) == []
+        finish(queue, first)
+        assert len(queue.claim_many(limit=9)) == 2
+
+    def test_another_key_starts_with_new_gates(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 3, tenant="a")
+        enqueue(queue, 3, tenant="b")
+        claims = queue.claim_many(limit=9)
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+        claims += queue.claim_many(limit=9)
+        assert tenants(claims) == {"a": 1, "b": 1}
+        finish(queue, claims)
+        assert len(drain(queue)) == 4
+
+    def test_setting_the_same_again_changes_nothing(self, queue: Queue) -> None:
+        first = queue.limits.set("one", kinds=["call"], concurrency=1)
+        assert queue.limits.set("one", kinds=["call"], concurrency=1) == first
+        assert queue.limits.list() == [first] == [queue.limits.get("one")]
+        assert queue.limits.remove("one") == first
+        with pytest.raises(LimitNotFound):
+            queue.limits.get("one")
+        with pytest.raises(LimitNotFound):
+            queue.limits.remove("one")
+
+    def test_two_limits_of_one_sort_on_the_same_jobs_are_refused(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        with pytest.raises(Conflict, match="limit 'one' limits the concurrency"):
+            queue.limits.set("two", lanes=["default"], concurrency=1)
+        queue.limits.set("two", lanes=["default"], rate=1)
+        queue.limits.set("three", kinds=["other"], concurrency=1)
+
+    def test_a_kind_of_sessions_is_refused(self, queue: Queue) -> None:
+        queue.enqueue("turn", session="s")
+        with pytest.raises(InvalidInput, match="entries of sessions"):
+            queue.limits.set("one", kinds=["turn"], concurrency=1)
+
+
+class TestRates:
+    def test_starts_are_limited_per_time(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], rate=2, per=10)
+        enqueue(queue, 6)
+        assert len(drain(queue)) == 2
+        [use] = queue.limits.show("all")
+        assert use.opens_at is not None
+        clock.advance(seconds=4)
+        assert drain(queue) == []
+        clock.advance(seconds=1)
+        assert len(drain(queue)) == 1
+        clock.advance(seconds=60)
+        assert len(drain(queue)) == 2
+
+    def test_the_burst_is_what_starts_at_once(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], key="tenant", rate=60, per=60, burst=3)
+        enqueue(queue, 9, tenant="a")
+        enqueue(queue, 1, tenant="b")
+        assert tenants(queue.claim_many(limit=20)) == {"a": 3, "b": 1}
+        clock.advance(seconds=2)
+        assert tenants(queue.claim_many(limit=20)) == {"a": 2}
+
+    def test_a_job_needs_room_at_both_its_gates(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], rate=3, per=30)
+        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)
+        enqueue(queue, 4, tenant="a")
+        enqueue(queue, 4, tenant="b")
+        claims = queue.claim_many(limit=20, lease=600)
+        assert tenants(claims) == {"a": 1, "b": 1}
+        finish(queue, claims)
+        assert len(queue.claim_many(limit=20, lease=600)) == 1
+        clock.advance(seconds=30)
+        assert len(queue.claim_many(limit=20, lease=600)) == 1
+
+    def test_all_run_in_the_end(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], rate=5, per=10, burst=1)
+        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)
+        enqueue(queue, 10, tenant="a")
+        enqueue(queue, 10, tenant="b")
+        done = 0
+        for _ in range(25):
+            done += len(drain(queue))
+            clock.advance(seconds=2)
+        assert done == 20
+
+
+@pytest.mark.validation
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"concurrency": 1}, "kinds"),
+        ({"kinds": [], "concurrency": 1}, "kinds"),
+        ({"kinds": ["a"]}, "concurrency"),
+        ({"kinds": ["a"], "concurrency": 0}, "concurrency"),
+        ({"kinds": ["a"], "rate": 1, "per": 0.5}, "per"),
+        ({"kinds": ["a"], "concurrency": 1, "burst": 2}, "rate"),
+        ({"kinds": ["a"], "concurrency": 1, "key": "tag:"}, "key"),
+        ({"kinds": ["a"], "concurrency": 1, "cap": 1}, "cap"),
+    ],
+)
+def test_bad_options_are_refused(queue: Queue, options: dict[str, Any], field: str) -> None:
+    with refused(queue, field):
+        queue.limits.set("x", **options)
