@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
+from holdfast.storage import rollup_buffer
 from tests.support import http_engine, order, postgres_server
 from tests.support.clock import ManualClock
 from tests.support.filesystems import MEMORY_FOLDER, quick_folder
@@ -22,6 +24,9 @@ for name, examples in (("quick", 30), ("thorough", 300)):
         name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("quick")
+
+# What was counted is written with the row of a worker. After ten seconds, any other write would be one more.
+rollup_buffer.WRITE_SECONDS = math.inf
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

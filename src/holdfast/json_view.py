@@ -28,6 +28,7 @@ from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
 from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt, Job, JobRow, row_of, shown_payload
+from holdfast.domain.overview import FlowMinute, Need, Overview, WorkerModels
 from holdfast.domain.serving import Unserved
 from holdfast.domain.strict_json import quoted
 from holdfast.worker.status import WorkerStatus
@@ -226,6 +227,19 @@ def finding(one: results.Finding) -> Document:
     return {"name": one.name, "status": one.status, "detail": one.detail, "remedy": one.remedy}
 
 
+def overview(one: Overview) -> Document:
+    """Return the overview."""
+    document = asdict(one)
+    return {
+        "at_ms": _timestamp(document.pop("at")),
+        **document,
+        "needs": [_with_timestamps(need) for need in one.needs],
+        "flow": [_with_timestamps(minute) for minute in one.flow],
+        "workers": [worker(start) for start in one.workers],
+        "models": [_with_timestamps(each) for each in one.models],
+    }
+
+
 def failure_group(one: results.FailureGroup) -> Document:
     """Return jobs that failed in the same way."""
     return _with_timestamps(one)
@@ -358,6 +372,9 @@ def _with_timestamps(
     | access.AuditEntry
     | access.Token
     | artifacts.Upload
+    | FlowMinute
+    | Need
+    | WorkerModels
     | results.FailureGroup
     | results.WorkerInfo
     | schedules.Schedule

@@ -35,6 +35,7 @@ from holdfast.domain.job import Attempt
 from holdfast.domain.job_options import EnqueueOptions, JobOptions
 from holdfast.domain.kinds import Kind
 from holdfast.domain.output import OutputChunk, OutputPage
+from holdfast.domain.overview import FlowMinute, LaneFlow, Need, Overview, WorkerModels
 from holdfast.domain.results import (
     ArtifactInfo,
     Backlog,
@@ -109,6 +110,7 @@ __all__ = [
     "Failure",
     "FailureGroup",
     "Finding",
+    "FlowMinute",
     "Grants",
     "GroupBlock",
     "Groups",
@@ -120,15 +122,18 @@ __all__ = [
     "Kind",
     "Kinds",
     "Lane",
+    "LaneFlow",
     "Lanes",
     "Limit",
     "LimitOptions",
     "Limits",
+    "Need",
     "NewToken",
     "NewWebhook",
     "Now",
     "OutputChunk",
     "OutputPage",
+    "Overview",
     "Policy",
     "Pruned",
     "Renewal",
@@ -168,6 +173,7 @@ __all__ = [
     "WebhookOptions",
     "Webhooks",
     "WorkerInfo",
+    "WorkerModels",
     "WorkerStatus",
 ]
 

@@ -31,6 +31,7 @@ EXCLUDED_FILES: dict[str, str] = {
     "test_abandoned_claims": FAULTS,
     "test_crash_points": FAULTS,
     "test_output_state_machine": CLOCK,
+    "test_rollup_writes": PATCHES,
     "test_sessions_state_machine": CLOCK,
     "test_state_machine": CLOCK,
     "test_transactions": JOINS,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from inspect import Signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import backoff, codec, failures, sessions, strict_json, validation
@@ -500,9 +501,8 @@ def row_of(job: Job) -> JobRow:
     return job._row  # noqa: SLF001
 
 
-def columns_of(job: Job) -> JobRow | LazyRow:
-    """Return an object whose attributes are the columns of *job*, without making its row."""
-    return job._made  # noqa: SLF001
+columns_of: Final[Callable[[Job], JobRow | LazyRow]] = attrgetter("_made")
+"""Return an object whose attributes are the columns of a job, without making its row."""
 
 
 def with_row(job: Job, row: JobRow) -> Job:

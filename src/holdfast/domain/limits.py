@@ -75,6 +75,15 @@ BACKLOG_TURNS_MAX: Final = 1_000
 FAILURES_COUNTED_MAX: Final = 1_000
 FAILURE_GROUP_WRITTEN_MS: Final = 60 * SECOND_MS
 
+# Rollups: how wide they are, how long they are kept before they are merged, and how many lanes and kinds they have.
+ROLLUP_MS: Final = 10 * SECOND_MS
+ROLLUP_MINUTE_MS: Final = 60 * SECOND_MS
+ROLLUP_KEPT_MS: Final = 120 * SECOND_MS
+ROLLUP_MINUTES_KEPT_MS: Final = 26 * HOUR_MS
+ROLLUP_HOURS_KEPT_MS: Final = 35 * DAY_MS
+ROLLUP_ROUTES_MAX: Final = 200
+ROLLUPS_READ_MAX: Final = 2_000
+
 # Times.
 LEASE_MS_MIN: Final = 10
 LEASE_MS_MAX: Final = DAY_MS

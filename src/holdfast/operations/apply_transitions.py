@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.domain import clock, events, transitions
 from holdfast.domain.job import FINISHED, WAITING, JobRow
 from holdfast.domain.routing import RoutingTable, fair_key_of
-from holdfast.operations import failures, sessions
+from holdfast.operations import failures, rollups, sessions
 from holdfast.storage import contract, notifications
 
 _TO_CLAIM: Final = ("ready", "scheduled")
@@ -20,6 +20,7 @@ async def apply_transitions(
         return []
     adjusted = [_apply_lane_rules(routing, transition, now) for transition in decided]
     await tx.apply(adjusted, now)
+    tx.rollups.ended.extend(rollups.ended(adjusted, now))
     if routing.has_edges and (ended := [one.after.seq for one in adjusted if one.finishes]):
         await tx.wake_awaited(ended, now)
     if failed := [one.after for one in adjusted if one.after.state == "failed" and one.finishes]:

@@ -24,6 +24,9 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
             return StoredJob(job_of(stored), created=True)
     plain = await tx.insert_plain(new)
     if plain is not None:
+        tx.rollups.arrived.append(new.settings.route)
+        if len(tx.rollups.arrived) > tx.rollups.LONG:
+            tx.rollups.fold()
         return StoredJob(plain, created=True)
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
@@ -64,6 +67,7 @@ async def enqueue_jobs(
         if is_plain and routing.recorded_lanes.isdisjoint(route.lane for route in routes):
             tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
             jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
+            tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
             return [stored_new(job) for job in jobs]
         now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
         kept = await tx.kept_jobs(keys, now) if keys else {}
@@ -412,6 +416,7 @@ async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
     entries = {job.seq: routes[key].number for key, job in call.unwritten if key.session} if call.sessions else {}
     jobs = [job for _, job in call.unwritten]
     call.unwritten.clear()
+    tx.rollups.arrived.extend((job.lane, job.kind) for job in jobs)
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, call.now)
     await notify_jobs(tx, jobs)
     if entries:

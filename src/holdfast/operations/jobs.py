@@ -8,7 +8,7 @@ from holdfast.domain import clock, errors, limits, new_job, results, serving, st
 from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job, JobRow, attempt_of, job_of
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.operations import schedule_findings, webhook_events
+from holdfast.operations import rollups, schedule_findings, webhook_events
 from holdfast.storage import contract, notifications
 
 _BEYOND = 1 << 62
@@ -219,12 +219,13 @@ async def page(
 
 
 async def write_worker(tx: contract.StoreTransaction, worker: results.WorkerInfo) -> results.WorkerRequest | None:
-    """Write the row of one start of a worker, and delete a chunk of rows that are out of date.
+    """Write the row of one start of a worker and what its process has counted; delete a chunk of outdated rows.
 
     Return what was requested of this start.
     """
     now = await tx.now()
     requested = await tx.write_worker(worker, now)
+    await rollups.write(tx)
     await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
     return requested
 

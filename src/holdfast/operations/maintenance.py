@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from holdfast.domain import clock, limits, transitions
 from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import artifacts, gates, sessions, wakes
+from holdfast.operations import artifacts, gates, rollups, sessions, wakes
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.storage.contract import PassName, StoreTransaction
 
@@ -61,11 +61,14 @@ async def fold_due_wakes(tx: StoreTransaction) -> bool:
 
 
 async def delete_expired(tx: StoreTransaction) -> bool:
-    """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any."""
+    """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any.
+
+    Also merge a chunk of old rollups.
+    """
     uploads, now = await artifacts.delete_expired_uploads(tx), await tx.now()
     keys, holders = await tx.delete_kept_keys(now, limits.CHUNK), await tx.delete_unused_holders(now)
-    idle = await gates.maintain(tx, now)
-    return uploads or bool(keys or holders or idle)
+    idle, merged = await gates.maintain(tx, now), await rollups.merge(tx, now)
+    return uploads or merged or bool(keys or holders or idle)
 
 
 async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: clock.Now) -> bool:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from holdfast.domain import clock, errors, limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
-from holdfast.domain.job import JobRow, job_of, row_of
+from holdfast.domain.job import JobRow, columns_of, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Done, children_of
+from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
@@ -95,6 +96,7 @@ async def accept_finished(
 ) -> dict[int, Settlement]:
     """Return the settlements of jobs that a plain form has finished, by index."""
     now = finished.at
+    now_ms, ended = now.wall_ms, []
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
     for seq, row in finished.jobs.items():
@@ -106,6 +108,12 @@ async def accept_finished(
         else:
             tx.topics.add(notifications.JOB_TOPIC + fence_of(claim).job_id)
         done[index] = accepted(claim, job_of(transitions.SucceededRow(claim.job, current, checked, now)))
+        claimed = columns_of(claim.job)
+        started_ms = claimed.started_at_ms or now_ms
+        ended.append(Ended(claimed.lane, claimed.kind, "done", started_ms - claimed.due_at_ms, now_ms - started_ms))
+    tx.rollups.ended.extend(ended)
+    if len(tx.rollups.ended) > tx.rollups.LONG:
+        tx.rollups.fold()
     if linked:
         await finish_transitions(tx, None, linked, now)
     return done

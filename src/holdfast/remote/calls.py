@@ -17,7 +17,6 @@ from holdfast.operations import (
     claim as claim_operations,
     dependencies as dependency_operations,
     enqueue as enqueue_operations,
-    failures as failure_operations,
     jobs as job_operations,
     lease as lease_operations,
     maintenance,
@@ -327,15 +326,6 @@ async def unserved(http: Http) -> list[serving.Unserved]:
     return [decode.unserved(one) for one in (await http.get(path("problems")))["unserved"]]
 
 
-@over_http(failure_operations.groups)
-async def failure_groups(
-    http: Http, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int
-) -> list[results.FailureGroup]:
-    """Return the groups with the newest failures."""
-    query = {"fingerprint": fingerprint, "tenant": tenant, "kind": kind, "limit": limit}
-    return [decode.failure_group(one) for one in (await http.get(path("failures"), query))["failures"]]
-
-
 @over_http(job_operations.problems)
 async def problems(http: Http) -> list[results.Finding]:
     """Return findings about jobs."""
@@ -393,39 +383,34 @@ async def reprioritize(http: Http, job_id: str, priority: int, tenant: str | Non
 @over_http(admin_operations.prune_jobs)
 async def prune_jobs(http: Http, state: State, age_ms: int, after: JobPosition = (-1, -1)) -> tuple[int, JobPosition]:
     """Delete a chunk of finished jobs."""
-    reply = await _prune(http, "jobs", age_ms, state=state, after=list(after))
+    reply = await prune_chunk(http, "jobs", age_ms, state=state, after=list(after))
     position: JobPosition = tuple(reply["after"])
     return reply["deleted"], position
-
-
-@over_http(failure_operations.prune)
-async def prune_failures(http: Http, age_ms: int) -> bool:
-    """Delete a chunk of failures."""
-    return bool((await _prune(http, "failures", age_ms))["deleted"])
 
 
 @over_http(admin_operations.prune_message_ids)
 async def prune_message_ids(http: Http, age_ms: int) -> int:
     """Delete a chunk of message ids."""
-    deleted: int = (await _prune(http, "message_ids", age_ms))["deleted"]
+    deleted: int = (await prune_chunk(http, "message_ids", age_ms))["deleted"]
     return deleted
 
 
 @over_http(admin_operations.prune_events)
 async def prune_events(http: Http, age_ms: int) -> tuple[int, bool]:
     """Delete a chunk of events."""
-    reply = await _prune(http, "events", age_ms)
+    reply = await prune_chunk(http, "events", age_ms)
     return reply["deleted"], reply["held_back"]
 
 
 @over_http(admin_operations.count_prunable_events)
 async def count_prunable_events(http: Http, age_ms: int) -> tuple[int, bool]:
     """Count the events that would be deleted."""
-    reply = await _prune(http, "events", age_ms, dry_run=True)
+    reply = await prune_chunk(http, "events", age_ms, dry_run=True)
     return reply["deleted"], reply["held_back"]
 
 
-async def _prune(http: Http, what: str, age_ms: int, **options: Any) -> Any:
+async def prune_chunk(http: Http, what: str, age_ms: int, **options: Any) -> Any:
+    """Delete a chunk of what is named."""
     # A chunk that was deleted twice would be counted once.
     return await http.post(path("admin", "prune"), {"what": what, "age_ms": age_ms, **options})
 

@@ -22,6 +22,7 @@ from holdfast.domain import (
 from holdfast.domain.claims import Claim, Renewal
 from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt, Job, JobRow, job_of
+from holdfast.domain.overview import FlowMinute, LaneFlow, Need, Overview, WorkerModels
 from holdfast.domain.serving import Unserved
 
 Document: TypeAlias = Mapping[str, Any]
@@ -239,6 +240,18 @@ def backlog(one: Document) -> results.Backlog:
     return results.Backlog(**{**one, "ready": tuple(results.Waiting(**waiting) for waiting in one["ready"])})
 
 
+def overview(one: Document) -> Overview:
+    """Return the overview."""
+    parts = {
+        "needs": tuple(Need(**_with_times(need)) for need in one["needs"]),
+        "flow": tuple(FlowMinute(**_with_times(minute)) for minute in one["flow"]),
+        "lanes": tuple(LaneFlow(**lane) for lane in one["lanes"]),
+        "workers": tuple(worker(start) for start in one["workers"]),
+        "models": tuple(WorkerModels(**_with_times(each)) for each in one["models"]),
+    }
+    return Overview(**{**_with_times(one), **parts})
+
+
 def failure_group(one: Document) -> results.FailureGroup:
     """Return jobs that failed in the same way."""
     return results.FailureGroup(**_with_times(one))
@@ -251,7 +264,7 @@ def unserved(one: Document) -> Unserved:
 
 def _with_times(one: Document) -> dict[str, Any]:
     return {
-        name.removesuffix("_ms") if name.endswith("_at_ms") else name: _converted(name, value)
+        name.removesuffix("_ms") if name.endswith("at_ms") else name: _converted(name, value)
         for name, value in one.items()
     }
 

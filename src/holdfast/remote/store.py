@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import httpx2
 
 from holdfast.domain import errors
-from holdfast.remote import calls, content, groups, limits, notify, schedules, sessions, webhooks  # noqa: F401  # they register calls
+from holdfast.remote import calls, content, groups, limits, notify, overview, schedules, sessions, webhooks  # noqa: F401  # they register calls
 from holdfast.remote.connection import AsyncHttp, Sockets, SyncHttp
 from holdfast.remote.errors import not_available
 from holdfast.storage import notifications, runners, store

@@ -181,6 +181,11 @@ async def backlog(call: Call) -> Response:
     return reply(asdict(await call.queue.admin.backlog()))
 
 
+async def overview(call: Call) -> Response:
+    """Return what the first screen of an operator shows."""
+    return reply(json_view.overview(await call.queue.admin.overview()))
+
+
 async def failures(call: Call) -> Response:
     """Return failed jobs in groups that failed in the same way, within the caller's scope."""
     query = {name: value for name, value in call.query.items() if name != "tenant"}

@@ -59,6 +59,7 @@ class ServiceMaintenance:
         if time.monotonic() >= self._next_whole_look_at:
             self._next_whole_look_at = time.monotonic() + _WHOLE_LOOK_SECONDS
             seconds = await self._runner.read(session_claim.seconds_to_maintenance)
+            await self._runner.write_due_rollups()
         else:
             # One statement, for due jobs and expired leases, for which a worker may be waiting.
             seconds = await self._runner.read(claim.seconds_to_next_change)

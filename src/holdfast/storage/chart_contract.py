@@ -1,11 +1,13 @@
-"""The part of the storage contract for what operators look at: failures by fingerprint."""
+"""The part of the storage contract for what operators look at: failures by fingerprint, and rollups."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
+from holdfast.domain.rollups import RollupRow
+from holdfast.storage.rollup_buffer import RollupBuffer
 
 
 class JobFailure(NamedTuple):
@@ -22,6 +24,9 @@ class ChartTransaction(ABC):
 
     __slots__ = ()
 
+    rollups: RollupBuffer
+    """What this process has counted and not yet written."""
+
     @abstractmethod
     async def record_failures(self, failed: Sequence[JobFailure], now: Now) -> None:
         """Append the failures of jobs, and store the groups that are new."""
@@ -35,3 +40,19 @@ class ChartTransaction(ABC):
     @abstractmethod
     async def delete_failures(self, before_ms: int, now: Now, limit: int) -> int:
         """Delete some failures before a time and groups that have none; return how many."""
+
+    @abstractmethod
+    async def append_rollups(self, width_ms: int, data: Mapping[int, str]) -> None:
+        """Store rollups of one width, each by the beginning of its time."""
+
+    @abstractmethod
+    async def old_rollups(self, width_ms: int, before_ms: int, limit: int) -> list[RollupRow]:
+        """Return the oldest rollups of one width that began before a time; those that others merge are skipped."""
+
+    @abstractmethod
+    async def delete_rollups(self, numbers: Sequence[int]) -> None:
+        """Delete rollups."""
+
+    @abstractmethod
+    async def newest_rollups(self, since_ms: int, limit: int) -> list[RollupRow]:
+        """Return the newest rollups of any width that began since a time."""

@@ -249,6 +249,10 @@ SharedQuery: TypeAlias = Literal[
     "failures_delete",
     "failures_insert",
     "jobs_by_fingerprint",
+    "rollups_delete",
+    "rollups_insert",
+    "rollups_old",
+    "rollups_since",
     # limits by key
     "gate_offered",
     "gate_parked",

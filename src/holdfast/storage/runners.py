@@ -11,14 +11,17 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count
+from time import monotonic
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
-from holdfast.domain import errors
+from holdfast.domain import errors, limits, rollups
 from holdfast.domain.backoff import RetryPolicy
+from holdfast.domain.rollups import Rollup
 from holdfast.storage import cancellation, randomness, store
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
+from holdfast.storage.rollup_buffer import RollupBuffer
 
 T = TypeVar("T")
 
@@ -152,12 +155,23 @@ Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, 
 """A store operation, without its arguments after the transaction."""
 
 
+async def append_counted(tx: StoreTransaction, counted: Rollup) -> None:
+    """Store what a process has counted as the rollup of the current ten seconds."""
+    at_ms = (await tx.now()).wall_ms // limits.ROLLUP_MS * limits.ROLLUP_MS
+    await tx.append_rollups(limits.ROLLUP_MS, {at_ms: rollups.encode(counted)})
+
+
+def _is_due(buffer: RollupBuffer | None) -> TypeGuard[RollupBuffer]:
+    return buffer is not None and monotonic() >= buffer.due_at and not buffer.is_empty()
+
+
 class SyncRunner:
     """Runs transactions in the caller's thread."""
 
     def __init__(self, target: store.SyncTarget) -> None:
         self._target = target
         self._translate = target.translate
+        self._rollups: RollupBuffer | None = getattr(target, "rollups", None)
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
@@ -171,7 +185,16 @@ class SyncRunner:
         """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
         if self._translate is not None:
             function = self._translate(function)
-        return self._target.write(lambda tx: function(tx, *args, **kwargs))
+        result = self._target.write(lambda tx: function(tx, *args, **kwargs))
+        if self._rollups is not None and monotonic() >= self._rollups.due_at:
+            self.write_due_rollups()
+        return result
+
+    def write_due_rollups(self) -> None:
+        """Write what this process has counted, if it is time to; it is lost if the store does not answer."""
+        if _is_due(self._rollups) and (counted := self._rollups.take()):
+            with contextlib.suppress(errors.HoldfastError):
+                self._target.write(lambda tx: append_counted(tx, counted))
 
     def leasing(self) -> SyncLeasing:
         """Return a context for a call that leases; if the call is interrupted, its leases are released."""
@@ -195,6 +218,7 @@ class AsyncRunner:
     def __init__(self, target: store.AsyncTarget) -> None:
         self._target = target
         self._translate = target.translate
+        self._rollups: RollupBuffer | None = getattr(target, "rollups", None)
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
@@ -208,7 +232,16 @@ class AsyncRunner:
         """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
         if self._translate is not None:
             function = self._translate(function)
-        return await self._target.write_async(lambda tx: function(tx, *args, **kwargs))
+        result = await self._target.write_async(lambda tx: function(tx, *args, **kwargs))
+        if self._rollups is not None and monotonic() >= self._rollups.due_at:
+            await self.write_due_rollups()
+        return result
+
+    async def write_due_rollups(self) -> None:
+        """Write what this process has counted, if it is time to; it is lost if the store does not answer."""
+        if _is_due(self._rollups) and (counted := self._rollups.take()):
+            with contextlib.suppress(errors.HoldfastError):
+                await self._target.write_async(lambda tx: append_counted(tx, counted))
 
     def leasing(self) -> AsyncLeasing:
         """Return a context for a call that leases; if its task is cancelled, its leases are released."""

@@ -1,16 +1,17 @@
-"""Failures by fingerprint, by named queries."""
+"""Failures by fingerprint and rollups, by named queries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.domain import limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
+from holdfast.domain.rollups import RollupRow
 from holdfast.storage.chart_contract import JobFailure
 from holdfast.storage.sql_queries import SqlQueries
 
 
 class SqlCharts(SqlQueries):
-    """Failures by fingerprint."""
+    """Failures by fingerprint, and rollups."""
 
     __slots__ = ()
 
@@ -59,3 +60,20 @@ class SqlCharts(SqlQueries):
         before_ms = min(before_ms, now.wall_ms - limits.FAILURE_GROUP_WRITTEN_MS)
         [[groups]] = await self.query("failure_groups_delete", {"before": before_ms, "limit": limit})
         return int(failures) + int(groups)
+
+    async def append_rollups(self, width_ms: int, data: Mapping[int, str]) -> None:
+        """Store rollups."""
+        await self.query("rollups_insert", many=[(width_ms, at_ms, text) for at_ms, text in sorted(data.items())])
+
+    async def old_rollups(self, width_ms: int, before_ms: int, limit: int) -> list[RollupRow]:
+        """Return the oldest rollups of one width."""
+        values = {"width": width_ms, "before": before_ms, "limit": limit}
+        return [RollupRow(*row) for row in await self.query("rollups_old", values)]
+
+    async def delete_rollups(self, numbers: Sequence[int]) -> None:
+        """Delete rollups."""
+        await self.query("rollups_delete", {"numbers": list(numbers)})
+
+    async def newest_rollups(self, since_ms: int, limit: int) -> list[RollupRow]:
+        """Return the newest rollups."""
+        return [RollupRow(*row) for row in await self.query("rollups_since", {"since": since_ms, "limit": limit})]

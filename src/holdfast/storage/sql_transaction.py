@@ -20,6 +20,7 @@ from holdfast.domain.new_job import SYSTEM_LANE, CheckedJob, DedupeKey, new_job
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_key_of
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
+from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sql_access import SqlAccess
 from holdfast.storage.sql_charts import SqlCharts
 from holdfast.storage.sql_content import SqlContent
@@ -47,10 +48,14 @@ _changing: Final = attrgetter(*CHANGING)
 
 
 class RoutingCache:
-    """The newest routing that a store has read. Its version is unique, even across rolled-back transactions."""
+    """The newest routing that a store has read, and what it has counted.
+
+    The version of the routing is unique, even across rolled-back transactions.
+    """
 
     def __init__(self) -> None:
         self.newest: RoutingTable | None = None
+        self.rollups = RollupBuffer()
 
 
 class SqlTransaction(
@@ -58,11 +63,12 @@ class SqlTransaction(
 ):
     """The storage contract by named queries."""
 
-    __slots__ = ("_cache",)
+    __slots__ = ("_cache", "rollups")
 
     def __init__(self, cache: RoutingCache) -> None:
         super().__init__()
         self._cache = cache
+        self.rollups = cache.rollups
 
     # --- routing ----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from holdfast.domain import limits, new_job, results, strict_json, validation
 from holdfast.domain.access import AuditEntry
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, State
+from holdfast.domain.overview import Overview
 from holdfast.domain.results import (
     Backlog,
     CancelReport,
@@ -32,6 +33,7 @@ from holdfast.operations import (
     failures as failure_operations,
     jobs as job_operations,
     maintenance,
+    overview as overview_operations,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +82,13 @@ class Admin(Namespace):
     def unserved(self) -> list[Unserved]:
         """Return counts of ready jobs that no live worker serves, by lane, kind and requirements, with the reason."""
         return self._runner.read(job_operations.unserved)
+
+    def overview(self) -> Overview:
+        """Return what the first screen of an operator shows: what needs attention, flow per minute, lanes, workers.
+
+        All counts have a bound, so that it may be called every few seconds.
+        """
+        return self._runner.read(overview_operations.overview)
 
     def failures(
         self,

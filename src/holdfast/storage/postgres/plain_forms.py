@@ -327,6 +327,8 @@ class LeasedRow(LazyRow):
     payload_json = property(lambda self: self._row[_PAYLOAD])
     dedupe_key = property(lambda self: self._row[_DEDUPE_KEY])
     suspect = property(lambda self: self._row[_SUSPECT])
+    due_at_ms = property(lambda self: self._row[_DUE])
+    started_at_ms = property(lambda self: self._now.wall_ms)
     failure_reason = property(lambda self: self._row[_FAILURE_REASON])
     unacknowledged = property(lambda self: self._row[_UNACKNOWLEDGED])
     kind = property(lambda self: self._route.key.kind)

@@ -21,6 +21,7 @@ from holdfast.storage.postgres.errors import lost, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 from holdfast.storage.postgres.pool import AsyncPool, SyncPool
 from holdfast.storage.postgres.transaction import PostgresState, run_transaction
+from holdfast.storage.rollup_buffer import RollupBuffer
 
 T = TypeVar("T")
 
@@ -315,6 +316,11 @@ class PostgresStore:
         return bool(self._holders) and _current_caller() in self._holders
 
     # --- opening and closing ---------------------------------------------------------------------------------------
+
+    @property
+    def rollups(self) -> RollupBuffer:
+        """What this process has counted in this store and not yet written."""
+        return self._state.rollups
 
     def clone(self) -> PostgresStore:
         """Return another store on the same schema, with its own connections."""

@@ -14,6 +14,7 @@ from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
 from holdfast.storage import contract, store
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sqlite import fork_safety, notify
 from holdfast.storage.sqlite.connection import MEMORY, SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
@@ -196,6 +197,11 @@ class SqliteStore:
         self._writer.resume()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
+
+    @property
+    def rollups(self) -> RollupBuffer:
+        """What this process has counted in this store and not yet written."""
+        return self._state.rollups
 
     def clone(self) -> SqliteStore:
         """Return another store on the same file with its own connections; a store in memory returns itself."""

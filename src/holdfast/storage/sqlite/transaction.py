@@ -78,6 +78,7 @@ class SqliteTransaction(SqlTransaction):
         # Not by super().__init__: it is created for every operation.
         self.topics = set()
         self._cache = state
+        self.rollups = state.rollups
         self._forms = state.forms
         self._path = state.path
         self._cursor = cursor
@@ -549,6 +550,8 @@ class _ClaimedRow(LazyRow):
     tenant = property(lambda self: self._row[3])
     payload_json = property(lambda self: self._row[7])
     suspect = property(lambda self: self._row[16])
+    due_at_ms = property(lambda self: self._row[9])
+    started_at_ms = property(lambda self: self._claim.now.wall_ms)
     kind = property(lambda self: self._claim.routing.by_number[self._row[20]].key.kind)
     lane = property(lambda self: self._claim.routing.by_number[self._row[20]].key.lane)
     failure_reason = property(lambda self: None if self._row[_EXTRA] is None else self.make().failure_reason)

@@ -297,6 +297,16 @@ create table holdfast.limit_key (
     key text not null
 );
 
+-- What processes counted in a stretch of time: arrivals, ends by outcome, and histograms, by lane and kind, as JSON.
+create table holdfast.rollup (
+    number   bigint primary key generated always as identity,
+    at_ms    bigint not null,
+    width_ms integer not null,
+    data     text not null
+);
+create index rollup_at on holdfast.rollup (at_ms);
+create index rollup_width on holdfast.rollup (width_ms, at_ms);
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast.audit (
     entry  bigint primary key generated always as identity,

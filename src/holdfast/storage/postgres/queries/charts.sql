@@ -82,3 +82,25 @@ select j.* from holdfast.failure f
    and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
  order by f.at_ms desc, f.seq desc
  limit %(limit)s;
+
+-- name: rollups_delete
+-- Delete rollups.
+delete from holdfast.rollup where number = any (%(numbers)s::bigint[]);
+
+-- name: rollups_insert
+-- Append rollups, one for each row of values.
+insert into holdfast.rollup (width_ms, at_ms, data)
+select * from unnest(%(c0)s::integer[], %(c1)s::bigint[], %(c2)s::text[]);
+
+-- name: rollups_old
+-- Read and lock the oldest rollups of one width that began before a time; those that another transaction merges are
+-- skipped.
+select number, at_ms, data from holdfast.rollup
+ where width_ms = %(width)s and at_ms < %(before)s
+ order by at_ms
+ limit %(limit)s
+/* lock: for update skip locked */;
+
+-- name: rollups_since
+-- Read the newest rollups of any width that began since a time.
+select number, at_ms, data from holdfast.rollup where at_ms >= %(since)s order by at_ms desc limit %(limit)s;

@@ -219,6 +219,16 @@ create table holdfast_limit_key (
     key text not null
 ) strict;
 
+-- What processes counted in a stretch of time: arrivals, ends by outcome, and histograms, by lane and kind, as JSON.
+create table holdfast_rollup (
+    number   integer primary key,
+    width_ms integer not null,
+    at_ms    integer not null,
+    data     text not null
+) strict;
+create index holdfast_rollup_at on holdfast_rollup (at_ms);
+create index holdfast_rollup_width on holdfast_rollup (width_ms, at_ms);
+
 -- What operators did, on the command line and over HTTP.
 create table holdfast_audit (
     entry  integer primary key autoincrement,

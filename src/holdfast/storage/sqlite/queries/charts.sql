@@ -73,3 +73,22 @@ select j.* from holdfast_failure f
    and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
  order by f.at_ms desc, f.seq desc
  limit :limit;
+
+-- name: rollups_delete
+-- Delete rollups.
+delete from holdfast_rollup where number in (select value from json_each(:numbers));
+
+-- name: rollups_insert
+-- Append rollups, one for each row of values.
+insert into holdfast_rollup (width_ms, at_ms, data) values (?, ?, ?);
+
+-- name: rollups_old
+-- Read the oldest rollups of one width that began before a time.
+select number, at_ms, data from holdfast_rollup
+ where width_ms = :width and at_ms < :before
+ order by at_ms
+ limit :limit;
+
+-- name: rollups_since
+-- Read the newest rollups of any width that began since a time.
+select number, at_ms, data from holdfast_rollup where at_ms >= :since order by at_ms desc limit :limit;

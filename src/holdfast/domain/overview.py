@@ -1,0 +1,343 @@
+"""The overview: what needs an operator, how jobs flow, lanes and workers, with the texts of every screen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from holdfast.domain import limits, rollups
+from holdfast.domain.results import Backlog, FailureGroup, Finding, WorkerInfo
+from holdfast.domain.rollups import Rollup
+from holdfast.domain.routing import Lane, LaneState
+from holdfast.domain.serving import Unserved
+
+Subject: TypeAlias = Literal["failure", "lane", "unserved", "worker", "webhook", "schedule", "finding"]
+"""What a row of `needs` is about."""
+Activity: TypeAlias = Literal["working", "idle", "stopped"]
+"""Whether jobs are running; `stopped` if jobs are ready and no worker is active."""
+_NEEDS_MAX: Final = 7
+_FLOW_MINUTES: Final = 60
+_RECENT_MINUTES: Final = 10
+_LANE_OLD_SECONDS: Final = 600.0
+# A failure rises if it happened at least twice as often within the last hour as within the hour before.
+_RISE: Final = 2
+_LANES_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that needs an operator."""
+
+    severity: Literal["problem", "warning"]
+    """A `problem` keeps jobs from being done; a `warning` may."""
+    about: Subject
+    """What kind of thing it is about."""
+    subject: str
+    """Its name: a fingerprint, a lane, a kind, a worker, the id of a webhook, a schedule, or what was checked."""
+    what: str
+    """What is the matter, in one sentence."""
+    cause: str
+    """Why, for people; empty if it is not known."""
+    since_at: datetime | None
+    """Since when, if it is known."""
+    count: int
+    """How many jobs, counted up to a limit; 0 if it is not about jobs."""
+    whose: tuple[str, ...]
+    """The tenants it concerns, if they are known."""
+    command: str
+    """A command line that shows more or mends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMinute:
+    """What arrived and ended within one minute, in all lanes except that of webhook deliveries."""
+
+    at: datetime
+    """When the minute begins."""
+    arrived: int
+    """Jobs that were enqueued."""
+    done: int
+    """Jobs that are done."""
+    failed: int
+    """Jobs that failed."""
+    cancelled: int
+    """Jobs that were cancelled or retired."""
+    retried: int
+    """Attempts that failed and are retried."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFlow:
+    """One lane: what waits in it, and what ended in it within the last ten minutes."""
+
+    lane: str
+    """The lane."""
+    state: LaneState
+    """Whether workers take its jobs."""
+    ready: int
+    """Ready jobs, counted up to 10,000 for each kind."""
+    oldest_age_seconds: float
+    """For how long the oldest of them has been due."""
+    arrived: int
+    """Jobs that were enqueued."""
+    done: int
+    """Jobs that are done."""
+    failed: int
+    """Jobs that failed."""
+    waited_seconds: float | None
+    """How long an attempt waited until it started, for 19 of 20 of them; None if there were none."""
+    ran_seconds: float | None
+    """How long an attempt ran, for 19 of 20 of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerModels:
+    """What one worker has loaded."""
+
+    worker: str
+    """The worker's name."""
+    loaded: tuple[str, ...]
+    """The affinities it has loaded."""
+    switches: int
+    """How often one of these was replaced by another since the worker started."""
+    running: int
+    """Handlers that were running at the last report."""
+    started_at: datetime
+    """When the worker started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the first screen shows. All counts have a bound."""
+
+    at: datetime
+    """The store's time of this overview."""
+    activity: Activity
+    """Whether jobs are running."""
+    sentence: str
+    """The overview in one sentence: `Working. 3 things need you.`"""
+    needs: tuple[Need, ...]
+    """What needs an operator, the worst first, seven at most."""
+    needs_total: int
+    """How many there are in total."""
+    flow: tuple[FlowMinute, ...]
+    """The last sixty minutes, the current one last; processes write what they counted every ten seconds."""
+    oldest_age_seconds: float
+    """For how long the oldest ready job has been due; 0 if there is none."""
+    ready: int
+    """Ready jobs."""
+    running: int
+    """Running jobs."""
+    scheduled: int
+    """Scheduled jobs."""
+    blocked: int
+    """Blocked jobs."""
+    lanes: tuple[LaneFlow, ...]
+    """The lanes with jobs, those with the oldest job first."""
+    workers: tuple[WorkerInfo, ...]
+    """The workers that were active last."""
+    models: tuple[WorkerModels, ...]
+    """The workers that have loaded an affinity, or have switched one."""
+
+
+# --- what needs an operator ----------------------------------------------------------------------------------------
+
+
+def needs(
+    failures: Iterable[FailureGroup],
+    backlog: Backlog,
+    lanes: Mapping[str, Lane],
+    unserved: Iterable[Unserved],
+    workers: Iterable[WorkerInfo],
+    findings: Iterable[Finding],
+) -> list[Need]:
+    """Return everything that needs an operator, the worst first."""
+    ranked: list[tuple[int, Need]] = [(0, _of_finding(one)) for one in findings if one.status == "problem"]
+    ranked += [(1 if one.reason == "no_worker" else 7, _of_unserved(one)) for one in unserved]
+    ranked += [(2, _of_silent(one)) for one in workers if one.state == "silent" and one.held]
+    ranked += [(3 if rises(one) else 6, _of_failure(one)) for one in failures if one.this_hour]
+    ranked += [(4, one) for one in _old_lanes(backlog, lanes)]
+    shown = {"unserved jobs"}
+    ranked += [(5, _of_finding(one)) for one in findings if one.status == "warning" and one.name not in shown]
+    return [need for _, need in sorted(ranked, key=lambda one: (one[0], -one[1].count))]
+
+
+def rises(group: FailureGroup) -> bool:
+    """Return whether a failure happens more often than before."""
+    return group.this_hour >= max(_RISE * group.hour_before, 1)
+
+
+def _of_failure(one: FailureGroup) -> Need:
+    is_new = not one.hour_before and one.count == one.this_hour
+    rise = "new" if is_new else f"{_many(one.hour_before)} in the hour before"
+    return Need(
+        "problem" if rises(one) else "warning",
+        "failure",
+        one.fingerprint,
+        f"{one.kind} failed {_times(one.this_hour)} within the last hour ({rise})",
+        f"{one.error}: {one.message}",
+        one.first_at,
+        one.this_hour,
+        one.tenants,
+        f"holdfast failures show {one.fingerprint}",
+    )
+
+
+def _of_unserved(one: Unserved) -> Need:
+    paused = one.reason == "lane_paused"
+    return Need(
+        "warning" if paused else "problem",
+        "unserved",
+        one.kind,
+        one.text(),
+        f"requires {', '.join(one.requires)}" if one.requires else "",
+        None,
+        one.jobs,
+        (),
+        f"holdfast lanes set {shlex.quote(one.lane)} --state active"
+        if paused
+        else f"holdfast jobs list --state ready --kind {shlex.quote(one.kind)}",
+    )
+
+
+def _of_silent(one: WorkerInfo) -> Need:
+    return Need(
+        "problem",
+        "worker",
+        one.worker,
+        f"worker {one.worker} is silent and holds {one.held:,} job{'' if one.held == 1 else 's'}",
+        f"on {one.host}, process {one.process}; other workers take its jobs over when their leases expire",
+        one.beat_at,
+        one.held,
+        (),
+        "holdfast workers list",
+    )
+
+
+def _old_lanes(backlog: Backlog, lanes: Mapping[str, Lane]) -> list[Need]:
+    found = []
+    for lane, (jobs, age_seconds) in sorted(_waiting_by_lane(backlog).items()):
+        if age_seconds > _LANE_OLD_SECONDS and (lane not in lanes or lanes[lane].state != "paused"):
+            what = f"in lane {lane} the oldest of {_many(jobs, limits.BACKLOG_COUNTED_MAX)} ready jobs has waited for"
+            command = f"holdfast jobs list --state ready --lane {shlex.quote(lane)}"
+            what = f"{what} {age_seconds / 60:,.0f} minutes"
+            found.append(Need("warning", "lane", lane, what, "", None, jobs, (), command))
+    return found
+
+
+_ABOUT: Final[Mapping[str, Subject]] = {"webhooks": "webhook", "schedules": "schedule"}
+
+
+def _of_finding(one: Finding) -> Need:
+    about = _ABOUT.get(one.name, "finding")
+    command = {"webhook": "holdfast webhooks list", "schedule": "holdfast schedules list"}.get(
+        about, "holdfast doctor"
+    )
+    severity: Literal["problem", "warning"] = "problem" if one.status == "problem" else "warning"
+    what = f"{one.name}: {one.detail}"
+    return Need(severity, about, one.subject or one.name, what, one.remedy, None, 0, (), command)
+
+
+def _many(number: int, maximum: int = limits.FAILURES_COUNTED_MAX) -> str:
+    return f"{number:,}{'+' if number >= maximum else ''}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{_many(number)} times"
+
+
+def sentence(activity: Activity, count: int) -> str:
+    """Return the overview in one sentence."""
+    first = {"working": "Working.", "idle": "Idle.", "stopped": "Stopped: jobs are ready and no worker is active."}
+    few = {0: "Nothing needs you.", 1: "1 thing needs you."}
+    return f"{first[activity]} {few.get(count, f'{count} things need you.')}"
+
+
+def activity(ready: int, running: int, workers: Iterable[WorkerInfo]) -> Activity:
+    """Return whether jobs are running, and if not, whether a worker could run them."""
+    if running:
+        return "working"
+    if ready and not any(one.state == "active" for one in workers):
+        return "stopped"
+    return "working" if ready else "idle"
+
+
+# --- flow ----------------------------------------------------------------------------------------------------------
+
+
+def minutes(rows: Iterable[tuple[int, Rollup]], now_ms: int) -> list[tuple[int, dict[rollups.Outcome, int]]]:
+    """Return the totals of each of the last sixty minutes, oldest first, from rollups and when each began."""
+    last = now_ms // limits.ROLLUP_MINUTE_MS
+    parts: dict[int, list[Rollup]] = {minute: [] for minute in range(last - _FLOW_MINUTES + 1, last + 1)}
+    for at_ms, rollup in rows:
+        minute = at_ms // limits.ROLLUP_MINUTE_MS
+        if minute in parts:
+            parts[minute].append(rollup)
+    return [(minute * limits.ROLLUP_MINUTE_MS, rollups.totals(found)) for minute, found in parts.items()]
+
+
+def flow_since_ms(now_ms: int) -> int:
+    """Return since when rollups are read for the flow."""
+    return (now_ms // limits.ROLLUP_MINUTE_MS - _FLOW_MINUTES + 1) * limits.ROLLUP_MINUTE_MS
+
+
+def lane_flows(
+    backlog: Backlog, lanes: Mapping[str, Lane], rows: Iterable[tuple[int, Rollup]], now_ms: int
+) -> list[LaneFlow]:
+    """Return the lanes that have ready jobs or had arrivals and ends within the last ten minutes."""
+    since_ms = now_ms - _RECENT_MINUTES * limits.ROLLUP_MINUTE_MS
+    recent = rollups.merge(rollup for at_ms, rollup in rows if at_ms >= since_ms)
+    waiting = _waiting_by_lane(backlog)
+    names = waiting.keys() | {lane for lane, _, _ in recent} | {one.name for one in lanes.values() if _is_set(one)}
+    found = []
+    for name in names - {rollups.OTHER}:
+        jobs, age_seconds = waiting.get(name, (0, 0.0))
+        ended: dict[str, int] = {}
+        for (lane, _, outcome), sums in recent.items():
+            if lane == name:
+                ended[outcome] = ended.get(outcome, 0) + sums.jobs
+        arrived, done, failed = (ended.get(outcome, 0) for outcome in ("arrived", "done", "failed"))
+        state = lanes[name].state if name in lanes else "active"
+        waited, ran = _durations(recent, name)
+        found.append(LaneFlow(name, state, jobs, age_seconds, arrived, done, failed, waited, ran))
+    return sorted(found, key=lambda one: (-one.oldest_age_seconds, one.lane))[:_LANES_MAX]
+
+
+def _is_set(lane: Lane) -> bool:
+    return lane.state != "active"
+
+
+def _durations(recent: Rollup, name: str) -> tuple[float | None, float | None]:
+    waited: rollups.Histogram = {}
+    ran: rollups.Histogram = {}
+    for (lane, _, _), sums in recent.items():
+        for histogram, more in ((waited, sums.waited), (ran, sums.ran)) if lane == name else ():
+            for bucket, count in more.items():
+                histogram[bucket] = histogram.get(bucket, 0) + count
+    found = [rollups.percentile(histogram, 0.95) for histogram in (waited, ran)]
+    return (None if found[0] is None else found[0] / 1000), (None if found[1] is None else found[1] / 1000)
+
+
+def _waiting_by_lane(backlog: Backlog) -> dict[str, tuple[int, float]]:
+    found: dict[str, tuple[int, float]] = {}
+    for one in backlog.ready:
+        jobs, age_seconds = found.get(one.lane, (0, 0.0))
+        found[one.lane] = (jobs + one.jobs, max(age_seconds, one.oldest_age_seconds))
+    return found
+
+
+def models(workers: Sequence[WorkerInfo]) -> list[WorkerModels]:
+    """Return the live workers that have loaded an affinity or switched one."""
+    return [
+        WorkerModels(one.worker, one.loaded, one.switches, one.running, one.started_at)
+        for one in workers
+        if (one.loaded or one.switches) and one.state != "silent"
+    ]
+
+
+def first(found: Sequence[Need]) -> tuple[Need, ...]:
+    """Return as many as the first screen shows."""
+    return tuple(found[:_NEEDS_MAX])

@@ -1,0 +1,65 @@
+"""The overview: everything that the first screen shows, read on one snapshot."""
+
+from holdfast.domain import limits, new_job, overview as decisions, rollups, validation
+from holdfast.domain.overview import FlowMinute, Overview
+from holdfast.domain.results import Backlog
+from holdfast.operations import failures, jobs
+from holdfast.storage.contract import StoreTransaction
+
+_FAILURES = 100
+_WORKERS = 100
+
+
+async def overview(tx: StoreTransaction) -> Overview:
+    """Return what needs an operator, how jobs flow, lanes and workers; all counts have a bound."""
+    now_ms = (await tx.now()).wall_ms
+    routing = await tx.routing()
+    workers = await jobs.newest_workers(tx, _WORKERS)
+    backlog = _without_deliveries(await jobs.backlog(tx))
+    since_ms = decisions.flow_since_ms(now_ms)
+    rows = [
+        (row.at_ms, rollups.decode(row.data)) for row in await tx.newest_rollups(since_ms, limits.ROLLUPS_READ_MAX)
+    ]
+    unserved = await jobs.unserved(tx)
+    found = decisions.needs(
+        await failures.groups(tx, None, None, None, _FAILURES),
+        backlog,
+        routing.lanes,
+        unserved,
+        workers,
+        await jobs.problems(tx),
+    )
+    ready = sum(one.jobs for one in backlog.ready)
+    activity = decisions.activity(ready, backlog.running, workers)
+    return Overview(
+        at=validation.datetime_of(now_ms),
+        activity=activity,
+        sentence=decisions.sentence(activity, len(found)),
+        needs=decisions.first(found),
+        needs_total=len(found),
+        flow=tuple(_minute(at_ms, totals) for at_ms, totals in decisions.minutes(rows, now_ms)),
+        oldest_age_seconds=max((one.oldest_age_seconds for one in backlog.ready), default=0.0),
+        ready=ready,
+        running=backlog.running,
+        scheduled=backlog.scheduled,
+        blocked=backlog.blocked,
+        lanes=tuple(decisions.lane_flows(backlog, routing.lanes, rows, now_ms)),
+        workers=tuple(workers),
+        models=tuple(decisions.models(workers)),
+    )
+
+
+def _without_deliveries(backlog: Backlog) -> Backlog:
+    ready = tuple(one for one in backlog.ready if one.lane != new_job.SYSTEM_LANE)
+    return Backlog(ready, backlog.scheduled, backlog.blocked, backlog.running, backlog.expired, backlog.suspect)
+
+
+def _minute(at_ms: int, totals: dict[rollups.Outcome, int]) -> FlowMinute:
+    return FlowMinute(
+        validation.datetime_of(at_ms),
+        totals["arrived"],
+        totals["done"],
+        totals["failed"],
+        totals["cancelled"] + totals["retired"],
+        totals["retried"],
+    )
