@@ -24,8 +24,12 @@ def bound(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> bytes | None:
-    """Return a bound value as the bytes that are sent."""
-    return None if value is None else str(value).encode()
+    """Return a value, or a list of values, as the bytes that are sent."""
+    if value is None:
+        return None
+    if type(value) is str:
+        return value.encode()
+    return (array(value) if type(value) is list else str(value)).encode()
 
 
 def columns(rows: Sequence[Sequence[Any]], prefix: str) -> dict[str, str]:

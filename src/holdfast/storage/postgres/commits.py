@@ -4,6 +4,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import psycopg
@@ -24,6 +25,7 @@ log = logging.getLogger("holdfast.store")
 LOCK_MS = 10_000
 # NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
 _NOTIFY_LOCK_MS = 1_000
+_NOTIFY = f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), pg_notify($1, $2)".encode()
 _TOPICS_MAX = 900
 # DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
 _RESET = (
@@ -133,8 +135,7 @@ def notification(settings: PostgresSettings, signals: Collection[str]) -> str:
 
 def notify_statement(settings: PostgresSettings, signals: Collection[str]) -> Statement:
     """Return the same with numbered parameters."""
-    text = f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), pg_notify($1, $2)"
-    return Statement(text.encode(), [settings.channel.encode(), _payload(signals).encode()])
+    return Statement(_NOTIFY, [settings.channel.encode(), _payload(signals).encode()])
 
 
 def notify_call(settings: PostgresSettings, signals: Collection[str]) -> str:
@@ -143,6 +144,8 @@ def notify_call(settings: PostgresSettings, signals: Collection[str]) -> str:
 
 
 def _payload(signals: Collection[str]) -> str:
+    if len(signals) == 1:
+        return _only_digest(*signals)
     return "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
 
 
@@ -152,6 +155,10 @@ DIGEST_CHARS = 8
 def digest(topic: str) -> str:
     """Return the digest of a topic that is sent: short, of fixed length, and safe in a literal."""
     return base64.b64encode(hashlib.blake2b(topic.encode(), digest_size=6).digest(), b"-_").decode()
+
+
+# An enqueue notifies of its lane, of which there are few.
+_only_digest = lru_cache(maxsize=256)(digest)
 
 
 async def check_joined(settings: PostgresSettings, io: ServerIO) -> None:

@@ -7,7 +7,8 @@ instead of suspending, so `run_sync` can run any of them.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -21,6 +22,11 @@ from psycopg.rows import tuple_row
 
 from holdfast.storage import randomness
 from holdfast.storage.sql_queries import Row, Rows
+
+# Each access to a member of an enum is a function call.
+_ROWS: Final = ExecStatus.TUPLES_OK
+_FATAL: Final = ExecStatus.FATAL_ERROR
+_SYNCED: Final = ExecStatus.PIPELINE_SYNC
 
 
 class Statement(NamedTuple):
@@ -81,7 +87,10 @@ class SyncIO:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection: Any = connection
-        self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+
+    @cached_property
+    def _cursor(self) -> psycopg.Cursor[Row]:
+        return psycopg.Cursor(self.connection, row_factory=tuple_row)
 
     async def message(self, text: str) -> Rows:
         """Send several statements without values in one message."""
@@ -128,7 +137,10 @@ class AsyncIO:
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.connection: Any = connection
-        self._cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+
+    @cached_property
+    def _cursor(self) -> psycopg.AsyncCursor[Row]:
+        return psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
 
     async def message(self, text: str) -> Rows:
         """Send several statements without values in one message."""
@@ -196,7 +208,7 @@ def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | N
 
 
 def _rows_of(connection: Any, result: PGresult) -> Rows:
-    if result.status != ExecStatus.TUPLES_OK:
+    if result.status != _ROWS:
         return []
     reader = Transformer(connection)
     reader.set_pgresult(result)
@@ -232,7 +244,7 @@ def _exchange_alone(
     yield from send(pgconn)
     for _ in transactions:
         results: list[PGresult] = []
-        while (result := (yield from fetch(pgconn))) is None or result.status != ExecStatus.PIPELINE_SYNC:
+        while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
             if result is not None:
                 results.append(result)
             elif pgconn.status == ConnStatus.BAD:
@@ -244,8 +256,10 @@ def _exchange_alone(
 
 
 def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
-    refused = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
-    return None if refused is None else error_from_result(refused, encoding="utf-8")
+    for result in results:
+        if result.status == _FATAL:
+            return error_from_result(result, encoding="utf-8")
+    return None
 
 
 def _ran_alone(
@@ -257,8 +271,8 @@ def _ran_alone(
     if (refused := _error_of(replies[0])) is not None:
         # An interrupt cancels the statement.
         raise refused if lost is None or isinstance(lost, psycopg.Error) else lost
-    rows = [_rows_of(connection, result) for result in replies[0] if result.status == ExecStatus.TUPLES_OK]
-    failed = lost or next(filter(None, map(_error_of, replies[1:])), None)
+    rows = [_rows_of(connection, result) for result in replies[0] if result.status == _ROWS]
+    failed = lost or (_error_of(replies[1]) if len(replies) > 1 else None)
     if failed is None:
         return rows
     raise AfterCommitError(rows) from failed

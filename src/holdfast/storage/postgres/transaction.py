@@ -57,6 +57,7 @@ class _Clock:
 
 
 _NO_VALUES: Mapping[str, Any] = {}
+_SERVER_CLOCK: Mapping[str, Any] = {"clock_ms": None, "lease_clock_ms": None}
 
 
 class PostgresState(RoutingCache):
@@ -221,14 +222,14 @@ class PostgresTransaction(SqlTransaction):
         """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
         settings = self._settings
         now = None if settings.clock is None else settings.clock.now()
-        clock = {"clock_ms": now and now.wall_ms, "lease_clock_ms": now and now.lease_ms}
+        clock = {} if now is None else {"clock_ms": now.wall_ms, "lease_clock_ms": now.lease_ms}
         sent = []
         settings.observe("begin")
         for name, values in statements:
             settings.observe(name)
             text, names = sql.numbered(self._texts[name])
-            bound = binding.bound({**values, **clock})
-            sent.append(Statement(text, [binding.encoded(bound[one]) for one in names]))
+            given = {**_SERVER_CLOCK, **values, **clock}
+            sent.append(Statement(text, [binding.encoded(given[one]) for one in names]))
         settings.observe("commit")
         transactions = [sent, [commits.notify_statement(settings, topics)]] if topics else [sent]
         try:

@@ -490,9 +490,11 @@ create function holdfast.job_store(
 ) language plpgsql volatile set lock_timeout = '10s' as
 $$
 begin
-    if holdfast.routing_version(true) = known_version then
+    -- As `routing_version` does it, without the calls.
+    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') = known_version then
         seq := nextval('holdfast.job_seq');
-        now_ms := coalesce(clock_ms, holdfast.clock_ms());
+        now_ms := coalesce(clock_ms, (extract(epoch from clock_timestamp()) * 1000)::bigint);
         insert into holdfast.job (
             route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
             enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
