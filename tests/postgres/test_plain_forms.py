@@ -30,6 +30,7 @@ TABLES = {
     "fair_key": "*",
     "route": "*",
     "kept_key": "*",
+    "session": "tenant, name, enqueue_seq, fence, head_seq, head_route, head_entry_type, head_fair_key",
     "tag": "*",
 }
 
@@ -105,8 +106,19 @@ def test_plain_and_full_forms_of_many_jobs_write_the_same_rows(history: list[tup
     compare(history)
 
 
+@pytest.mark.slow("random histories run on two stores")
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plain_forms.session_histories)
+def test_plain_and_full_forms_of_sessions_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
+    compare(history)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("drawn", [plain_forms.histories, plain_forms.bulk_histories], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "drawn",
+    [plain_forms.histories, plain_forms.bulk_histories, plain_forms.session_histories],
+    ids=["few", "many", "sessions"],
+)
 def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: Any) -> None:
     @settings(max_examples=60, deadline=None)
     @given(drawn)

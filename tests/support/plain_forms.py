@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -13,6 +14,7 @@ from holdfast import Claim, Deferred, Done, Failed, NewJob, Outcome, Queue
 from holdfast.domain.claims import fence_of, row_fence
 from holdfast.domain.job import job_of, row_of
 from holdfast.errors import Conflict, LeaseLost
+from holdfast.types import SessionClaim
 from tests.support.clock import ManualClock
 
 
@@ -23,6 +25,8 @@ class Pair(ABC):
         self._clocks = ManualClock(), ManualClock()
         self.queues = [self.open(index, clock) for index, clock in enumerate(self._clocks)]
         self._claims: tuple[list[Claim], list[Claim]] = ([], [])
+        self._turns: tuple[list[SessionClaim], list[SessionClaim]] = ([], [])
+        self._turn_count = 0
         for queue in self.queues:
             queue.migrate()
 
@@ -109,6 +113,47 @@ class Pair(ABC):
                     case "settle":
                         queue.settle(claim, Done())
 
+    def enqueue_entry(self, kind: str, session: str, options: dict[str, Any]) -> None:
+        for _, queue in self._both():
+            queue.enqueue(kind, {"text": "x"}, session=session, **options)
+
+    def claim_turn(self, options: dict[str, Any]) -> None:
+        """Claim a turn; the claims have the same tokens in both stores."""
+        self._turn_count += 1
+        for index, queue in self._both():
+            turn = queue.sessions.claim_next(
+                worker="w", incarnation="i", lease_token=f"turn-{self._turn_count}", lease=30, **options
+            )
+            if turn is not None:
+                assert list(turn.entries) == [queue.get(job.id) for job in turn.entries]
+                session = queue.sessions.get(turn.session, tenant=turn.tenant)
+                named = "\n".join((turn.tenant, turn.session, turn.entries[0].id, str(session.fencing_token)))
+                assert turn.claim_id == f"claim-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+                assert turn.fencing_token == session.fencing_token
+                self._turns[index].append(turn)
+        plain, full = self._turns
+        assert list(map(_turn_parts, plain)) == list(map(_turn_parts, full))
+
+    def settle_turn(self, place: int, outcome: Outcome) -> None:
+        """Settle one of the turns; a repeated settlement, or one after the lease has expired, is refused by both."""
+        answers: list[object] = []
+        for index, queue in self._both():
+            if not self._turns[index]:
+                continue
+            turn = self._turns[index][place % len(self._turns[index])]
+            try:
+                settled = queue.sessions.settle(turn, outcome)
+            except LeaseLost:
+                answers.append("lost")
+            else:
+                answers.append([row_of(job)[2:9] for job in settled])
+                assert settled == [queue.get(job.id) for job in settled]
+        assert answers[:1] == answers[1:]
+
+    def set_lane(self, options: dict[str, Any]) -> None:
+        for _, queue in self._both():
+            queue.lanes.set("default", **options)
+
     def advance(self, seconds: float) -> None:
         for clock in self._clocks:
             clock.advance(seconds)
@@ -132,6 +177,11 @@ class Pair(ABC):
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     kept = {"dedupe_key": "kept", "dedupe_for": 20} if "kept" in options else {}
     return {name: value for name, value in options.items() if name not in {"size", "kept"}} | kept
+
+
+def _turn_parts(turn: SessionClaim) -> tuple[Any, ...]:
+    entries = [(job.number, job.epoch, job.attempt) for job in turn.entries]
+    return turn.session, turn.tenant, turn.entry_type, turn.fencing_token, turn.lease_ms, turn.generation, entries
 
 
 def _token(claims: Sequence[Claim]) -> str:
@@ -218,3 +268,47 @@ rounds = st.tuples(
     ),
 ).map(lambda parts: [parts[0], *parts[1], parts[2], *parts[3], parts[4]])
 bulk_histories = st.lists(rounds, min_size=3, max_size=6).map(lambda parts: [step for part in parts for step in part])
+
+# Sessions: entries that join or do not, several tenants, retries that block a line, turns in any order.
+entry_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "tenant": st.sampled_from(["a", "b"]),
+        "join": st.sampled_from([True, True, "name", False]),
+        "entry_type": st.just("message"),
+        "delivery": st.sampled_from(["checkpoint", "next_turn"]),
+        "delay": st.just(5),
+        "deadline": st.sampled_from([3, 60]),
+        "events": st.just("all"),
+    },
+)
+sessions = st.sampled_from(["s1", "s2", "s3"])
+entries = st.tuples(
+    st.just("enqueue_entry"), kinds, sessions, st.one_of(entry_options, st.just({"entry_type": "command"}))
+)
+turn_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "kinds": st.just(["send"]),
+        "limit": st.sampled_from([1, 2, {"send": 1}]),
+        "only": st.sampled_from(["message", "command"]),
+        "acknowledged": st.just(False),
+        "tenant": st.just("a"),
+    },
+)
+turns = st.tuples(st.just("claim_turn"), st.one_of(st.just({}), st.just({}), turn_options))
+session_steps = st.one_of(
+    entries,
+    turns,
+    turns,
+    st.tuples(
+        st.just("settle_turn"),
+        st.sampled_from([-1, -1, -2, 0]),
+        st.sampled_from([Done(), Done({"ok": True}), Done(), Failed("no", retry_after=2), Deferred(after=1)]),
+    ),
+    st.tuples(st.just("advance"), st.sampled_from([0.5, 3, 31])),
+    st.tuples(st.just("set_lane"), st.sampled_from([{"backoff": "skip"}, {"backoff": "block"}, {"order": "strict"}])),
+)
+session_histories = st.tuples(
+    st.lists(entries, min_size=6, max_size=12), st.lists(session_steps, min_size=15, max_size=30)
+).map(lambda parts: [*parts[0], *parts[1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -281,7 +282,9 @@ class SessionFence(NamedTuple):
 def derive_fence(session: Session, head_id: str, lease_token: str) -> SessionFence:
     """Return the fence of the session's next claim, whose head is the entry *head_id*."""
     token = session.fence + 1
-    claim_id = f"claim-{digest(session.tenant, session.name, head_id, token)}"
+    named = "\n".join((session.tenant, session.name, head_id, str(token)))
+    # An engine may derive it in SQL: only functions that every database has.
+    claim_id = f"claim-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
     return SessionFence(claim_id, token, lease_token)
 
 

@@ -155,8 +155,9 @@ async def claim_any_session(
     tx: StoreTransaction, request: session_claims.SessionRequest
 ) -> session_claims.SessionClaim | None:
     """Lease the next entries of any ready session: tenants alternate, the oldest head goes first."""
-    if await tx.finds_no_session(request):
-        return None
+    plain = await tx.claim_session_plain(request)
+    if plain is not None:
+        return _claim(plain.session, plain.tenant, request, plain.fence, plain.jobs) if plain.jobs else None
     routing, due, now = await tx.begin_claim(thorough=True)
     if (request.resent or tx.resent) and (repeated := await _find_held_claim(tx, request)):
         return repeated
@@ -299,7 +300,7 @@ async def _lease(
     if extended is None:
         claimed = session._replace(fence=claim.fence.fencing_token, claim_id=claim.fence.claim_id)
         await tx.write_session_claim(claimed)
-    return _claim(session, request, claim.fence, leased)
+    return _claim(session.name, session.tenant, request, claim.fence, leased)
 
 
 async def undo_session_claim(tx: StoreTransaction, claim: session_claims.SessionClaim | None) -> None:
@@ -309,7 +310,8 @@ async def undo_session_claim(tx: StoreTransaction, claim: session_claims.Session
 
 
 def _claim(
-    session: sessions.Session,
+    session: str,
+    tenant: str,
     request: session_claims.SessionRequest,
     fence: session_claims.SessionFence,
     jobs: Sequence[JobRow],
@@ -319,8 +321,8 @@ def _claim(
     entry = jobs[0].entry
     entry_type: sessions.EntryType = "message" if entry is None else entry.entry_type
     return session_claims.SessionClaim(
-        session=session.name,
-        tenant=session.tenant,
+        session=session,
+        tenant=tenant,
         entry_type=entry_type,
         claim_id=fence.claim_id,
         fencing_token=fence.fencing_token,
@@ -347,7 +349,7 @@ async def _find_held_claim(
     # Their holder may have settled them before the session was locked.
     jobs = await _held_jobs(tx, request)
     fence = session_claims.SessionFence(session.claim_id or "", session.fence, request.lease_token)
-    return _claim(session, request, fence, jobs, repeated=True) if jobs else None
+    return _claim(session.name, session.tenant, request, fence, jobs, repeated=True) if jobs else None
 
 
 async def _held_jobs(tx: StoreTransaction, request: session_claims.SessionRequest) -> list[JobRow]:
@@ -380,7 +382,7 @@ async def _lease_more(
     known = {job.number for job in turn.entries}
     if unknown := [job for job in leased if job.seq not in known]:
         # An earlier send of this call leased them, and its result was lost.
-        return _claim(session, request, fence, unknown, repeated=True)
+        return _claim(session.name, session.tenant, request, fence, unknown, repeated=True)
     await _promote_due(tx, routing, session.number, now)
     return await _lease_run(tx, routing, session, request, _OpenClaim(fence, len(leased)))
 

@@ -154,8 +154,14 @@ async def settle_session(
     tx: StoreTransaction, claim: session_claims.SessionClaim, outcomes: Sequence[CheckedOutcome]
 ) -> list[Job]:
     """Settle every entry of the claim with its outcome, and return the settled entries, in order."""
-    routing = await tx.routing()
     claims = claim.claims
+    settlements = list(zip(claims, outcomes, strict=True))
+    if all(map(settle.is_plain_success, outcomes)):
+        finished = await tx.settle_session_plain(claim, settlements)
+        if finished is not None:
+            rows = [(one.job, finished.jobs[one.job.number][:-1], checked) for one, checked in settlements]
+            return [job_of(transitions.SucceededRow(*row, finished.at)) for row in rows]
+    routing = await tx.routing()
     await enqueue.lock_matches(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
@@ -163,7 +169,7 @@ async def settle_session(
     chance = tx.random()
     decided: list[transitions.Transition] = []
     try:
-        for one, checked in zip(claims, outcomes, strict=True):
+        for one, checked in settlements:
             decided.append(transitions.settle(held_job(jobs, fence_of(one)), fence_of(one), checked, now, chance))
     except errors.LeaseLost:
         duplicate = await _find_duplicate(tx, jobs, claim, outcomes)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from holdfast.domain import new_job, outcomes
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.session_claims import SessionRequest
+from holdfast.domain.session_claims import SessionClaim, SessionFence, SessionRequest
 
 
 class ClaimedJobs(NamedTuple):
@@ -37,6 +37,15 @@ class FinishedJobs(NamedTuple):
     jobs: dict[int, tuple[Any, ...]]
     """By number: priority, phase, percentage, request to cancel, event count, and whether the job has a dedupe key or
     is a session entry."""
+
+
+class ClaimedEntries(NamedTuple):
+    """Entries of a session that a plain form has claimed; without entries, it has found none to claim."""
+
+    session: str
+    tenant: str
+    fence: SessionFence
+    jobs: list[JobRow]
 
 
 class PlainForms(ABC):
@@ -70,9 +79,21 @@ class PlainForms(ABC):
         """
         return None
 
-    async def finds_no_session(self, request: SessionRequest) -> bool:
-        """Return whether a look in a plain form finds neither a session to claim nor maintenance that is due."""
-        return False
+    async def claim_session_plain(self, request: SessionRequest) -> ClaimedEntries | None:
+        """Lease the next entries of any ready session, in a plain form.
+
+        Return None, with nothing written, if there is none for the request or maintenance is due.
+        """
+        return None
+
+    async def settle_session_plain(
+        self, claim: SessionClaim, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]
+    ) -> FinishedJobs | None:
+        """Finish all entries of a turn as done and write the session's next head, in a plain form.
+
+        Return None, with nothing written, if there is none, a lease is lost or the head is not plain.
+        """
+        return None
 
     @abstractmethod
     async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:

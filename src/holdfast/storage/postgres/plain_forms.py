@@ -15,7 +15,6 @@ from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note, fence_of
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, LazyRow, columns_of, job_of
 from holdfast.domain.routing import Route, RoutingTable, fair_key_of
-from holdfast.domain.session_claims import SessionRequest
 from holdfast.storage import notifications
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.postgres import select_ready, sql
@@ -33,10 +32,10 @@ from holdfast.storage.sql_queries import Row, Rows
 Sent: TypeAlias = tuple[QueryName, Mapping[str, Any]]
 Settled: TypeAlias = tuple[Claim, outcomes.CheckedOutcome]
 
-_ROUTES_MAX: Final = 32
+ROUTES_MAX: Final = 32
 _NO_PREFERENCE: Final = Preference()
 # The error code of a plain form that was undone because a lease is lost.
-_UNDONE: Final = "HF001"
+UNDONE: Final = "HF001"
 
 
 class StoreMemory(Protocol):
@@ -55,6 +54,10 @@ class PlainTransaction(Protocol):
 
     async def run_alone(self, statements: Sequence[Sent], topics: Collection[str] = ()) -> list[Rows]:
         """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
+        ...
+
+    async def notify_alone(self, topics: set[str]) -> None:
+        """Notify the listeners of *topics* after a plain form has committed."""
         ...
 
 
@@ -103,12 +106,12 @@ async def settle(tx: PlainTransaction, settlements: Sequence[Settled]) -> Finish
     if any(map(_is_linked, settlements)):
         return None
     try:
-        [rows] = await tx.run_alone([_settling(settlements, ())], _job_topics(settlements))
+        [rows] = await tx.run_alone([settling(settlements, ())], job_topics(settlements))
     except psycopg.Error as error:
-        if error.sqlstate == _UNDONE:
+        if error.sqlstate == UNDONE:
             return None
         raise
-    return _finished(rows)
+    return finished(rows)
 
 
 def _is_linked(settled: Settled) -> bool:
@@ -116,11 +119,20 @@ def _is_linked(settled: Settled) -> bool:
     return row.dedupe_key is not None or row.session_number is not None
 
 
-def _job_topics(settlements: Sequence[Settled]) -> list[str]:
+def session_of(settlements: Sequence[Settled]) -> int | None:
+    """Return the session of the entries; None if a job is in the call twice."""
+    if len({fence_of(claim).seq for claim, _ in settlements}) < len(settlements):
+        return None
+    return columns_of(settlements[0][0].job).session_number
+
+
+def job_topics(settlements: Sequence[Settled]) -> list[str]:
+    """Return the topics of jobs that are settled."""
     return [notifications.JOB_TOPIC + fence_of(claim).job_id for claim, _ in settlements]
 
 
-def _settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sent:
+def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sent:
+    """Return the statement that finishes jobs and acknowledges claims."""
     # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
     held = sorted((fence_of(claim), checked.result_json) for claim, checked in settlements)
     return "plain_settle", {
@@ -134,7 +146,8 @@ def _settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Se
     }
 
 
-def _finished(rows: Rows) -> FinishedJobs:
+def finished(rows: Rows) -> FinishedJobs:
+    """Return what the statement has finished."""
     at_ms = rows[0][0] if rows else 0
     return FinishedJobs(Now(at_ms, at_ms), {row[1]: (*row[2:], False) for row in rows})
 
@@ -162,7 +175,7 @@ async def renew(
     try:
         [rows] = await tx.run_alone([("plain_heartbeat", values)])
     except psycopg.Error as error:
-        if error.sqlstate == _UNDONE:
+        if error.sqlstate == UNDONE:
             return None
         raise
     return {seq: (lease_until_ms, bool(cancel_requested)) for seq, lease_until_ms, cancel_requested in rows}
@@ -194,35 +207,15 @@ async def settle_and_claim(
     if plan is None or any(map(_is_linked, settlements)):
         return None
     _, routes, positions, [guarding, claiming] = plan
-    statements = [guarding, _settling(settlements, started), claiming]
+    statements = [guarding, settling(settlements, started), claiming]
     try:
-        [[guard], settled, rows] = await tx.run_alone(statements, _job_topics(settlements))
+        [[guard], settled, rows] = await tx.run_alone(statements, job_topics(settlements))
     except psycopg.Error as error:
-        if error.sqlstate == _UNDONE:
+        if error.sqlstate == UNDONE:
             return None
         raise
     claims = _claims(memory, request, routes, positions, guard, rows)
-    return None if claims is None else (_finished(settled), claims)
-
-
-async def finds_no_session(tx: PlainTransaction, memory: StoreMemory, request: SessionRequest) -> bool:
-    """Return whether no session can be claimed and nothing is due."""
-    routing = memory.newest
-    if routing is None:
-        return False
-    routes = routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
-    guard = {
-        "version": routing.version,
-        "worker": request.worker,
-        "chosen_token": request.lease_token if request.resent else None,
-        "examines": False,
-        **memory.due_watermarks.start_times(thorough=True),
-    }
-    look = {"routes": [route.number for route in routes]}
-    [[[refused, *_]], [[has_head, has_expired]]] = await tx.run_alone(
-        [("plain_guard", guard), ("plain_session_look", look)]
-    )
-    return refused is None and not has_head and not has_expired
+    return None if claims is None else (finished(settled), claims)
 
 
 _Plan: TypeAlias = tuple[RoutingTable, dict[int, Route], dict[int, ScanPosition], list[Sent]]
@@ -234,7 +227,7 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
     if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
         return None
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-    if len(routes) > _ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes) or routing.is_gated(routes):
+    if len(routes) > ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes) or routing.is_gated(routes):
         return None
     positions = memory.scan_positions.of(routes)
     times = memory.due_watermarks.start_times(thorough=False)

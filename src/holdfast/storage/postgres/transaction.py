@@ -18,11 +18,11 @@ from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import Job, JobRow, job_of, row_of
 from holdfast.domain.new_job import CheckedJob
-from holdfast.domain.session_claims import SessionRequest
+from holdfast.domain.session_claims import SessionClaim, SessionRequest
 from holdfast.storage import randomness, store
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
-from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
-from holdfast.storage.postgres import binding, commits, plain_forms, sql
+from holdfast.storage.plain_contract import ClaimedEntries, ClaimedJobs, FinishedJobs
+from holdfast.storage.postgres import binding, commits, plain_forms, plain_sessions, sql
 from holdfast.storage.postgres.commits import PostgresSettings
 from holdfast.storage.postgres.errors import is_retryable, lost, prepared_lost
 from holdfast.storage.postgres.health import examine
@@ -245,6 +245,17 @@ class PostgresTransaction(SqlTransaction):
                 raise commits.UnconfirmedError from error
             raise
 
+    async def notify_alone(self, topics: set[str]) -> None:
+        """Notify the listeners of *topics* after a plain form has committed, in a transaction of its own."""
+        self.topics |= topics
+        notifying = [[commits.notify_statement(self._settings, topics)]]
+        try:
+            await self._io.run_alone(notifying, prepare=self._settings.prepares is None)
+        except psycopg.Error as error:
+            self._settings.report_notification(error)
+        except BaseException as error:  # an interrupt, which is raised when the operation has its result
+            self.interrupt = error
+
     async def insert_plain(self, new: CheckedJob) -> Job | None:
         """Store one job in a transaction of one statement, if the cached routing is current."""
         return await plain_forms.insert(self, self._state.newest, new) if self.may_be_plain else None
@@ -253,11 +264,21 @@ class PostgresTransaction(SqlTransaction):
         """Claim jobs in one round trip, if the cached routing is current and no maintenance is due."""
         return await plain_forms.claim(self, self._state, request) if self.may_be_plain else None
 
-    async def finds_no_session(self, request: SessionRequest) -> bool:
-        """Look in one round trip, unless sessions were claimed just before: then there are probably more."""
-        if not self.may_be_plain or not self._state.session_claims_are_rare():
-            return False
-        return await plain_forms.finds_no_session(self, self._state, request)
+    async def claim_session_plain(self, request: SessionRequest) -> ClaimedEntries | None:
+        """Claim entries of any session in one round trip, if the cached routing is current and no maintenance is due.
+
+        A request without a plain form only looks, unless sessions were claimed just before: then there are probably
+        more.
+        """
+        if not self.may_be_plain:
+            return None
+        return await plain_sessions.claim(self, self._state, request, looks=self._state.session_claims_are_rare())
+
+    async def settle_session_plain(
+        self, claim: SessionClaim, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]
+    ) -> FinishedJobs | None:
+        """Finish a turn in one round trip, and notify of the next head in another, if all leases are held."""
+        return await plain_sessions.settle(self, self._state, claim, settlements) if self.may_be_plain else None
 
     async def settle_and_claim_plain(
         self,

@@ -124,6 +124,11 @@ select seq, lease_until_ms, cancel_requested
     %(lease_clock_ms)s, %(seqs)s, %(epochs)s, %(tokens)s, %(lengths)s, %(acknowledges)s, %(phases)s, %(percents)s
   );
 
+-- name: plain_hold
+-- Hold the routing table and return whether the caller's version is the newest; if not, the statements after it do
+-- nothing.
+select holdfast.plain_hold_1(%(version)s);
+
 -- name: plain_settle
 -- Finish jobs as done whose leases are held, and acknowledge claims.
 select wall_ms, seq, priority, phase, percent, cancel_requested, event_count
