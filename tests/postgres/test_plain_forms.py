@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from hypothesis import Phase, given, settings
 
-from holdfast import Queue
+from holdfast import Done, Failed, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.plain_contract import FinishedJobs
 from holdfast.storage.postgres import scan_positions
@@ -110,6 +110,61 @@ def test_plain_and_full_forms_of_many_jobs_write_the_same_rows(history: list[tup
 @settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(plain_forms.session_histories)
 def test_plain_and_full_forms_of_sessions_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
+    compare(history)
+
+
+def entry(kind: str, session: str, **options: Any) -> tuple[Any, ...]:
+    return "enqueue_entry", kind, session, options
+
+
+@pytest.mark.slow("histories run on two stores")
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(
+            [
+                *[entry("send", "s1", join=True) for _ in range(3)],
+                entry("extract", "s1", join=True),
+                *[entry("send", "s0", join=True, delivery=delivery) for delivery in ("checkpoint", "next_turn")],
+                entry("send", "s2", join="name"),
+                entry("extract", "s2", join="name"),
+                *[("claim_turn", {"kinds": ["send"]}), ("claim_turn", {}), ("settle_turn", 0, Done({"ok": True}))]
+                * 4,
+            ],
+            id="entries join by kind or by name",
+        ),
+        pytest.param(
+            [
+                *[entry("send", "s1", join=True) for _ in range(3)],
+                ("claim_turn", {"limit": 2}),
+                ("settle_turn", -1, Failed("no", retry_after=2)),
+                ("claim_turn", {}),
+                ("set_lane", {"backoff": "skip"}),
+                ("claim_turn", {}),
+                entry("send", "s1", join=True),
+                ("advance", 3),
+                ("settle_turn", -1, Done()),
+                *[("claim_turn", {"limit": {"send": 2}}), ("settle_turn", -1, Done())] * 3,
+            ],
+            id="failed entries block the line or are skipped",
+        ),
+        pytest.param(
+            [
+                *[entry("send", "s1", tenant=tenant, deadline=60) for tenant in "abab"],
+                entry("send", "s1", tenant="a", events="all"),
+                ("set_lane", {"order": "strict"}),
+                *[("claim_turn", {"acknowledged": False}), ("settle_turn", -1, Done())] * 2,
+                ("set_lane", {"order": "fair"}),
+                ("claim_turn", {}),
+                ("settle_turn", -1, Done()),
+                ("advance", 61),
+                *[("claim_turn", {}), ("advance", 31), ("settle_turn", -1, Done()), ("claim_turn", {})] * 2,
+            ],
+            id="tenants take turns, and deadlines and leases end",
+        ),
+    ],
+)
+def test_plain_and_full_forms_of_turns_write_the_same_rows(history: list[tuple[Any, ...]]) -> None:
     compare(history)
 
 

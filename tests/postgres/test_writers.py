@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -13,13 +12,12 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Done, NewJob
-from holdfast.client.connect import queue_on
 from holdfast.errors import KindRetired, StoreBusy, StoreUnreachable
 from holdfast.storage.postgres import commits
-from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 from tests.support.claims import claim_ids, claim_one
+from tests.support.slow_client import Slow
 
 T = TypeVar("T")
 TOGETHER = 8
@@ -51,38 +49,6 @@ def in_hand(url: str, schema: str, *job_ids: str) -> Iterator[None]:
         connection.execute(f"select 1 from {schema}.job where id = any (%s) for update".encode(), [list(job_ids)])
         yield
         connection.rollback()
-
-
-class Slow:
-    """A client whose calls stop before their commit until they are released."""
-
-    def __init__(self, url: str, schema: str) -> None:
-        self.queue = queue_on(PostgresStore(url, schema=schema, observe=self._observe))
-        self._stopped, self._go_on = threading.Event(), threading.Event()
-
-    def _observe(self, name: str) -> None:
-        if name == "commit":
-            self._stopped.set()
-            assert self._go_on.wait(PATIENCE_SECONDS)
-
-    def begin(self, call: Callable[[holdfast.Queue], T]) -> Future[T]:
-        """Make *call* in another thread, and return as soon as it is about to commit."""
-        answer = in_background(lambda: call(self.queue))
-        assert self._stopped.wait(PATIENCE_SECONDS), answer.exception(0)
-        return answer
-
-    def go_on(self) -> None:
-        self._go_on.set()
-
-    def during(self, call: Callable[[holdfast.Queue], object], concurrent: Callable[[], T]) -> T:
-        """Make *call*; before it commits start *concurrent*, which must wait for it, and return its result."""
-        first = self.begin(call)
-        second = in_background(concurrent)
-        with pytest.raises(TimeoutError):
-            second.result(0.3)
-        self.go_on()
-        first.result(PATIENCE_SECONDS)
-        return second.result(PATIENCE_SECONDS)
 
 
 @pytest.fixture

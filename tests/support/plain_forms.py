@@ -282,9 +282,10 @@ entry_options = st.fixed_dictionaries(
         "events": st.just("all"),
     },
 )
-sessions = st.sampled_from(["s1", "s2", "s3"])
+sessions = st.sampled_from(["s1", "s1", "s2"])
+joined = st.sampled_from([{"join": True}, {"join": True}, {"join": "name"}, {"entry_type": "command"}])
 entries = st.tuples(
-    st.just("enqueue_entry"), kinds, sessions, st.one_of(entry_options, st.just({"entry_type": "command"}))
+    st.just("enqueue_entry"), st.sampled_from(["send", "send", "extract"]), sessions, st.one_of(entry_options, joined)
 )
 turn_options = st.fixed_dictionaries(
     {},
@@ -296,7 +297,7 @@ turn_options = st.fixed_dictionaries(
         "tenant": st.just("a"),
     },
 )
-turns = st.tuples(st.just("claim_turn"), st.one_of(st.just({}), st.just({}), turn_options))
+turns = st.tuples(st.just("claim_turn"), st.sampled_from([{}, {}, {}, {"limit": 2}]) | turn_options)
 session_steps = st.one_of(
     entries,
     turns,

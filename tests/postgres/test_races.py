@@ -1,0 +1,195 @@
+"""Races of two transactions, each decided one way: the first stops before its commit, then the second begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import Conflict, Done, Failed, JobNotFound, LeaseLost, NewJob
+from holdfast.client.connect import queue_on
+from holdfast.storage.postgres.store import PostgresStore
+from tests.support.claims import claim_ids, claim_one
+from tests.support.clock import ManualClock
+from tests.support.slow_client import Slow
+
+# A job with a dedupe key is settled by several statements, so that another call can begin between them.
+KEY = "key"
+
+
+class Racers:
+    """Two clients with one clock, of which the first is slow."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.clock = ManualClock()
+        self.slow = Slow(url, schema, self.clock)
+        self.queue = queue_on(PostgresStore(url, schema=schema, clock=self.clock))
+
+    def failed(self) -> str:
+        """Return the id of a job that has failed."""
+        made = self.queue.enqueue("mail", max_attempts=1)
+        self.queue.settle(claim_one(self.queue), Failed("no"))
+        return made.id
+
+
+@pytest.fixture
+def racers(url: str, schema: str, queue: holdfast.Queue) -> Iterator[Racers]:
+    queue.migrate()
+    made = Racers(url, schema)
+    yield made
+    made.slow.queue.close()
+    made.queue.close()
+
+
+class TestSettleAgainstExpiry:
+    def test_a_settlement_waits_for_a_claim_that_takes_the_job_back_and_is_refused(self, racers: Racers) -> None:
+        made = racers.queue.enqueue("mail")
+        claim = claim_one(racers.queue, lease=10)
+        racers.clock.advance(11)
+        taken: list[str] = []
+
+        def settle() -> object:
+            with pytest.raises(LeaseLost):
+                racers.queue.settle(claim, Done())
+            return "refused"
+
+        assert racers.slow.during(lambda slow: taken.extend(claim_ids(slow)), settle) == "refused"
+        assert (taken, racers.queue.get(made.id).state, racers.queue.get(made.id).epoch) == ([made.id], "running", 2)
+
+    def test_a_claim_passes_a_job_that_is_being_settled_before_its_lease_ends(self, racers: Racers) -> None:
+        made = racers.queue.enqueue("mail", dedupe_key=KEY)
+        claim = claim_one(racers.queue, lease=10)
+        settling = racers.slow.begin(lambda slow: slow.settle(claim, Done()))
+        racers.clock.advance(11)
+
+        assert claim_ids(racers.queue) == []
+        racers.slow.go_on()
+        assert settling.result().state == "done"
+        assert claim_ids(racers.queue) == []
+        assert (racers.queue.get(made.id).state, racers.queue.get(made.id).attempt) == ("done", 1)
+
+
+def test_of_two_claims_the_second_takes_what_the_first_has_not(racers: Racers) -> None:
+    racers.failed()  # the first claim of all stores which tenant is served, and others wait for that once
+    first, second = racers.queue.enqueue("mail"), racers.queue.enqueue("mail")
+    claiming = racers.slow.begin(claim_one)
+
+    assert claim_ids(racers.queue, 2) == [second.id]
+    racers.slow.go_on()
+    assert claiming.result().job.id == first.id
+
+
+def test_a_claim_finds_a_job_of_a_transaction_that_was_open_during_earlier_claims(racers: Racers) -> None:
+    racers.failed()
+    with racers.slow.queue.transaction() as tx:
+        late = tx.enqueue("mail")
+        for _ in range(4):
+            # Claims of later jobs, and claims that find nothing, remember where the route begins.
+            racers.clock.advance(0.3)
+            racers.queue.enqueue("mail")
+            assert len(claim_ids(racers.queue, 5)) == 1
+            assert claim_ids(racers.queue, 5) == []
+        racers.slow.go_on()
+    assert claim_ids(racers.queue, 5) == [late.id]
+    assert claim_ids(racers.queue, 5) == []
+
+
+class TestCancelAgainstSettle:
+    def test_a_settlement_waits_for_a_forced_cancel_and_is_refused(self, racers: Racers) -> None:
+        made = racers.queue.enqueue("mail")
+        claim = claim_one(racers.queue)
+
+        def settle() -> object:
+            with pytest.raises(LeaseLost):
+                racers.queue.settle(claim, Done())
+            return "refused"
+
+        assert racers.slow.during(lambda slow: slow.cancel(made.id, force=True), settle) == "refused"
+        assert racers.queue.get(made.id).state == "cancelled"
+
+    def test_a_forced_cancel_waits_for_a_settlement_and_is_refused(self, racers: Racers) -> None:
+        made = racers.queue.enqueue("mail", dedupe_key=KEY)
+        claim = claim_one(racers.queue)
+
+        def cancel() -> object:
+            with pytest.raises(Conflict):
+                racers.queue.cancel(made.id, force=True)
+            return "refused"
+
+        assert racers.slow.during(lambda slow: slow.settle(claim, Done()), cancel) == "refused"
+        assert racers.queue.get(made.id).state == "done"
+
+
+def test_of_two_requeues_of_one_job_the_second_is_refused(racers: Racers) -> None:
+    failed = racers.failed()
+
+    def requeue() -> object:
+        with pytest.raises(Conflict):
+            racers.queue.requeue(failed)
+        return "refused"
+
+    assert racers.slow.during(lambda slow: slow.requeue(failed), requeue) == "refused"
+    assert claim_ids(racers.queue, 5) == [failed]
+
+
+class TestRetentionAgainstRequeue:
+    def test_a_job_that_is_being_requeued_is_not_deleted(self, racers: Racers) -> None:
+        failed = racers.failed()
+        racers.clock.advance(100)
+        requeuing = racers.slow.begin(lambda slow: slow.requeue(failed))
+
+        racers.slow.go_on()
+        pruned = racers.queue.admin.prune(older_than=50)
+        assert requeuing.result().state == "ready"
+        assert racers.queue.admin.prune(older_than=50).jobs + pruned.jobs == 0
+        assert claim_ids(racers.queue) == [failed]
+
+    def test_a_requeue_waits_for_a_deletion_and_finds_nothing(self, racers: Racers) -> None:
+        failed = racers.failed()
+        racers.clock.advance(100)
+
+        def requeue() -> object:
+            with pytest.raises(JobNotFound):
+                racers.queue.requeue(failed)
+            return "not found"
+
+        assert (
+            racers.slow.during(lambda slow: slow.admin.prune(older_than=50, states=["failed"]), requeue)
+            == "not found"
+        )
+
+
+def test_a_reader_sees_all_events_or_learns_that_some_were_deleted(racers: Racers) -> None:
+    for _ in range(3):
+        racers.failed()
+    before = racers.queue.events(limit=1)
+    racers.clock.advance(100)
+    racers.failed()
+    pruning = racers.slow.begin(lambda slow: slow.admin.prune(older_than=50))
+
+    assert len(racers.queue.events(after=before.cursor).events) == 3
+    racers.slow.go_on()
+    assert pruning.result().events == 3
+    with pytest.raises(holdfast.errors.HoldfastError):
+        racers.queue.events(after=before.cursor)
+
+
+@pytest.mark.parametrize("claims_next", [False, True], ids=["settle", "settle and claim"])
+def test_of_a_claim_that_expired_in_part_the_rest_is_settled(racers: Racers, claims_next: bool) -> None:
+    racers.queue.enqueue_many([NewJob("mail", job_id=name) for name in "abc"])
+    claims = racers.queue.claim_many(limit=3, lease=10)
+    racers.queue.heartbeat(claims[1], lease=60)
+    racers.clock.advance(11)
+    taking = racers.slow.begin(lambda slow: slow.claim_many(limit=1))
+    racers.slow.go_on()
+    assert [claim.job.id for claim in taking.result()] == ["a"]
+
+    pairs = [(claim, Done()) for claim in claims]
+    if claims_next:
+        settlements = racers.queue.settle_and_claim(pairs, limit=1).settlements
+    else:
+        settlements = racers.queue.settle_many(pairs)
+    assert [type(one.error) for one in settlements] == [LeaseLost, type(None), LeaseLost]
+    assert [racers.queue.get(name).state for name in "ab"] == ["running", "done"]
+    assert racers.queue.get("c").state == ("running" if claims_next else "ready")
