@@ -10,7 +10,7 @@ from holdfast.domain.job import JobRow
 from holdfast.storage.postgres import transaction as postgres
 from holdfast.storage.postgres.sql import LEASED, QUERIES as POSTGRES
 from holdfast.storage.sql_transaction import CHANGING
-from holdfast.storage.sqlite import transaction as sqlite
+from holdfast.storage.sqlite import narrow_rows as sqlite
 from holdfast.storage.sqlite.sql import QUERIES as SQLITE
 
 ENGINES = {"sqlite": SQLITE, "postgres": POSTGRES}

@@ -8,7 +8,7 @@ from holdfast.domain import job, strict_json
 from holdfast.storage import queries
 from holdfast.storage.query_names import QueryName, SharedQuery, SqliteQuery
 
-# Read by plain claims, in the order of `transaction._ready_job`.
+# Read by plain claims, in the order of `narrow_rows.ready_job`.
 _READY_COLUMNS: Final = """j.seq, j.id, j.tenant, j.fair_key, j.priority, j.affinity,
        coalesce(j.payload, (select b.payload from holdfast_body b where b.seq = j.seq)), j.enqueued_at_ms,
        j.due_at_ms, j.deadline_at_ms, j.attempt, j.max_attempts, j.epoch, j.unacknowledged, j.cancel_requested,
@@ -24,13 +24,17 @@ _NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'rou
    and (:chosen_token is null
         or not exists (select 1 from holdfast_job
                         where state = {running} and lease_until_ms > 0 and lease_token = :chosen_token))"""
+# The number of the worker's start, null if it has none or was not noted as claiming within the hour.
+_HOLDER: Final = """(select h.holder from holdfast_holder h
+         where h.worker = :worker and h.incarnation = :incarnation and h.used_at_ms > :wall_now - 3600000)"""
 _CONSTANTS: Final[dict[str, int | str]] = {
     **dict(job.STATE_NUMBERS.items()),
     "deleted": job.DELETED,
     "ready_columns": _READY_COLUMNS,
     "nothing_precedes": _NOTHING_PRECEDES,
+    "holder": _HOLDER,
 }
-"""What the text of a query names in braces: the numbers of states, a list of columns, and common conditions."""
+"""What the text of a query names in braces: the numbers of states, columns, and common conditions."""
 
 
 def _filled(text: str) -> str:
@@ -42,6 +46,13 @@ QUERIES: Final = {
     name: _filled(text)
     for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(SqliteQuery))).items()
 }
+
+
+def numbered(name: QueryName, *parameters: str) -> tuple[QueryName, str]:
+    """Return a query with its name; its values are bound in the order of *parameters*, which takes less time."""
+    places = {parameter: f"?{place}" for place, parameter in enumerate(parameters, 1)}
+    return name, re.sub(r"(?<!:):(\w+)", lambda found: places[found[1]], QUERIES[name])
+
 
 FOR_ONE: Final[dict[QueryName, QueryName]] = {
     "events_append": "events_append_one",

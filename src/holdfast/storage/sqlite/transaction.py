@@ -4,25 +4,25 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, fence_of, held_under
 from holdfast.domain.clock import Clock, Now
-from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, job_of, row_of
-from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, plain_job, times_of
+from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, columns_of, job_of
+from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
 from holdfast.domain.results import Finding
-from holdfast.domain.routing import Route, RoutingTable, fair_key_of
-from holdfast.storage import notifications
+from holdfast.domain.routing import Route, RoutingTable
 from holdfast.storage.contract import OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
-from holdfast.storage.sqlite import sql
+from holdfast.storage.sqlite import narrow_rows, sql
 from holdfast.storage.sqlite.health import examine, form_findings
+from holdfast.storage.sqlite.narrow_rows import PAYLOAD_CHARS_MAX
 
 Observer: TypeAlias = Callable[[str], None]
 """Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
@@ -62,6 +62,14 @@ class SqliteState(RoutingCache):
         self.path = path
         self.forms: Counter[Form] = Counter()
         """How many jobs were enqueued and settled, and how many calls have claimed, in plain and in full form."""
+        self._plans: _Plans | None = None
+
+    def plans(self) -> "_Plans | None":
+        """Return what plain forms have worked out by the newest routing; None if none was read yet."""
+        plans, routing = self._plans, self.newest
+        if routing is not None and (plans is None or plans.routing is not routing):
+            self._plans = plans = _Plans(routing)
+        return plans
 
 
 class SqliteTransaction(SqlTransaction):
@@ -73,6 +81,7 @@ class SqliteTransaction(SqlTransaction):
     """
 
     __slots__ = ("_clock", "_cursor", "_forms", "_observe", "_path")
+    _cache: SqliteState
 
     def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
         # Not by super().__init__: it is created for every operation.
@@ -97,7 +106,7 @@ class SqliteTransaction(SqlTransaction):
             return await self._send(*self._bind(name, values), name)
         return [(await self._send_many(name, many),)]
 
-    # The next three send statements. On a sync connection they never suspend.
+    # The next two send statements. On a sync connection they never suspend.
 
     async def _send_many(self, name: QueryName, rows: Sequence[Row]) -> int:
         """Run a statement for each of *rows* and return how many rows it changed."""
@@ -111,37 +120,39 @@ class SqliteTransaction(SqlTransaction):
         cursor.execute(text, values)
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
-    async def _insert(self, name: QueryName, values: Row) -> int | None:
-        """Insert a row and return its number, or None if it was ignored."""
-        self._observe(name)
-        cursor: sqlite3.Cursor = self._cursor
-        cursor.execute(sql.QUERIES[name], values)
-        return cursor.lastrowid if cursor.rowcount else None
-
     # --- plain forms ------------------------------------------------------------------------------------------------
+
+    # On sync connections only. Each statement is sent where it is needed: one more call costs as much as a short one.
 
     async def insert_plain(self, new: CheckedJob) -> Job | None:
         """Store one job by one statement, if the cached routing is current."""
-        routing = self._cache.newest
-        found = None if routing is None else plain_job(new, routing)
-        if routing is None or found is None:
+        plans = self._cache.plans()
+        if plans is None or not is_plain(new):
             return None
-        new, route = found
-        now = self._clock.now()
-        fair_key, common = _common_values(new.settings, route, routing, now)
-        payload = new.payload_json
-        large = len(payload) > _PAYLOAD_CHARS_MAX
-        values = (str(routing.version), new.id, None if large else payload, *common)
-        seq = await self._insert("job_insert_plain", values)
-        if seq is None:
+        plan = plans.inserts.get(id(new.settings))
+        if plan is None or (plans.routing.publications and new.given is not None):
+            found = plain_job(new, plans.routing)
+            if found is None:
+                return None
+            completed, _ = found
+            plan = plans.add_insert(new, completed)
+            new = completed
+        now, payload = self._clock.now(), new.payload_json
+        wall_ms, large = now.wall_ms, len(payload) > PAYLOAD_CHARS_MAX
+        values = plan.values_at(now) if plan.timed else (wall_ms, wall_ms, None, *plan.values)
+        self._observe("job_insert_plain")
+        cursor = self._cursor
+        cursor.execute(_INSERT_ONE, (plans.version, new.id, None if large else payload, *values))
+        if not cursor.rowcount:
             return None
+        seq = cursor.lastrowid
         if large:
             await self.query("job_insert_body", many=[(seq, payload)])
-        if new.settings.tags_json != "{}":
+        if plan.tagged:
             await self._insert_tags([(seq, new.settings.tags_json)])
-        self.topics.add(notifications.LANE_TOPIC + route.key.lane)
+        self.topics.add(plan.topic)
         self._forms["enqueue plain"] += 1
-        return job_of(NewRow(new, seq, fair_key, now))
+        return job_of(NewRow(new, seq, plan.fair_key, now))
 
     async def insert_plain_jobs(
         self, jobs: Sequence[CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now
@@ -154,14 +165,14 @@ class SqliteTransaction(SqlTransaction):
             settings, payload = new.settings, new.payload_json
             found = known.get(id(settings))
             if found is None:
-                found = _common_values(settings, routing.routes[settings.route], routing, now)
-                known[id(settings)] = found
-                tagged = tagged or settings.tags_json != "{}"
-            fair_key, common = found
-            large = len(payload) > _PAYLOAD_CHARS_MAX
+                plan = narrow_rows.plain_insert(settings, routing)
+                known[id(settings)] = found = plan.fair_key, plan.values_at(now)
+                tagged = tagged or plan.tagged
+            fair_key, values = found
+            large = len(payload) > PAYLOAD_CHARS_MAX
             if large:
                 bodies.append((seq, payload))
-            rows.append((seq, new.id, None if large else payload, *common))
+            rows.append((seq, new.id, None if large else payload, *values))
             stored.append(job_of(NewRow(new, seq, fair_key, now)))
         await self._change_rows("job_insert_plain_many", rows)
         if bodies:
@@ -173,38 +184,23 @@ class SqliteTransaction(SqlTransaction):
 
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim the next jobs by two statements, if the cached routing is current and no maintenance is due."""
-        routing = self._cache.newest
-        if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
+        plans = self._cache.plans()
+        plan = None if plans is None else plans.claim(request)
+        if plans is None or plan is None:
             return None
-        routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-        if not routing.recorded_lanes.isdisjoint(request.lanes):
-            return None
-        if not routes or len(routes) > _PLAIN_ROUTES_MAX or routing.is_gated(routes):
-            return None
-        now = self._clock.now()
-        scope = request.fair_scope_prefix()
-        values: dict[str, Any] = {
-            "scope": scope,
-            "version": str(routing.version),
-            "wall_now": now.wall_ms,
-            "lease_now": now.lease_ms,
-            "chosen_token": request.lease_token if request.resent else None,
-        }
-        one_route, one_job = len(routes) == 1, request.limit == 1
-        name = _PLAIN_QUERIES[one_route, one_job]
-        if one_route:
-            values["route"] = routes[0].number
-        else:
-            values["routes"] = strict_json.compact([route.number for route in routes])
-        if not one_job:
-            values["limit"] = request.limit
-        rows = await self._send(sql.QUERIES[name], values, name)
+        one_job, now = request.limit == 1, self._clock.now()
+        holder = (request.worker, request.incarnation) if one_job else (request.limit,)
+        token = request.lease_token if request.resent else None
+        self._observe(plan.name)
+        cursor = self._cursor
+        cursor.execute(plan.text, (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder))
+        rows = cursor.fetchall()
         if not rows or any(row[_EXTRA] is not None and "record_all" in row[_EXTRA] for row in rows):
             return None
-        if one_route and not one_job:
+        if plan.name == "ready_plain_stream":
             rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
-        await self._lease_plain(request, [row[1] for row in rows], now)
-        claimed = _PlainClaim(routing, request, now)
+        await self._lease_plain(request, rows, now)
+        claimed = _PlainClaim(plans.routing, request, now)
         claims = [
             held_under(
                 _new_tuple(JobFence, (row[1], row[2], row[13] + 1, request.lease_token)),
@@ -215,46 +211,70 @@ class SqliteTransaction(SqlTransaction):
         ]
         self._forms["claim plain"] += 1
         last_fair_key, _, _, _, fair_key, priority, *_ = rows[-1]
-        return ClaimedJobs(routing, claims, f"{scope}{priority}", last_fair_key, fair_key)
+        scope = f"{plan.scope}{priority}"
+        if len(rows) < request.limit:
+            return ClaimedJobs(plans.routing, claims, scope, last_fair_key, fair_key)
+        if fair_key != last_fair_key:
+            await self.set_last_fair_key(scope, fair_key, now, first=last_fair_key is None)
+        return ClaimedJobs(plans.routing, claims)
 
-    async def _lease_plain(self, request: ClaimRequest, seqs: list[int], now: Now) -> None:
-        values: dict[str, Any] = {
+    async def _lease_plain(self, request: ClaimRequest, rows: Sequence[Row], now: Now) -> None:
+        """Lease the jobs of *rows*; the row of a claim of one job has the number of the holder at its end."""
+        lease_until_ms = now.lease_ms + request.lease_ms
+        if request.limit == 1 and (holder := rows[0][-1]) is not None:
+            self._observe("job_claim_next")
+            values = (rows[0][1], holder, request.lease_token, lease_until_ms, now.wall_ms, request.acknowledged)
+            self._cursor.execute(_CLAIM_NEXT, values)
+            return
+        values_of_many = {
             "counted": 0,
             "acknowledged": request.acknowledged,
             "worker": request.worker,
             "incarnation": request.incarnation,
             "lease_token": request.lease_token,
-            "lease_until_ms": now.lease_ms + request.lease_ms,
+            "lease_until_ms": lease_until_ms,
             "started_at_ms": now.wall_ms,
         }
-        if len(seqs) == 1:
-            values["key"], values["value"] = seqs[0], 0
-            [[changed]] = await self._send(sql.QUERIES["job_claim_one"], values, "job_claim_one")
-            if changed:
-                return
-        await self._write_claims({"indexes": {seq: index for index, seq in enumerate(seqs)}, **values}, len(seqs))
+        indexes = {row[1]: index for index, row in enumerate(rows)}
+        await self._write_claims({"indexes": indexes, **values_of_many}, len(rows))
 
     async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
         """Finish the jobs whose lease is held, with their events, by two statements."""
         now = self._clock.now()
-        return FinishedJobs(now, await self._finish_held(settlements, now))
+        if len(settlements) == 1:
+            return FinishedJobs(now, await self._finish_one(*settlements[0], now))
+        return FinishedJobs(now, await self._finish_many(settlements, now))
 
-    async def _finish_held(
+    async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome, now: Now) -> dict[int, Row]:
+        seq, _, epoch, token = fence_of(claim)
+        columns = columns_of(claim.job)
+        priority, event_count = columns.priority, columns.event_count
+        held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
+        cursor = self._cursor
+        self._observe("job_done_unchanged")
+        cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count))
+        rows: Rows = []
+        if cursor.rowcount:
+            finished: Row = (priority, None, None, 0, event_count + 1, False)
+        else:
+            # It has changed while it ran, or concerns other jobs.
+            self._observe("job_done_held_one")
+            cursor.execute(_DONE_HELD, held)
+            rows = cursor.fetchall()
+            if not rows:
+                return {}
+            finished = rows[0][1:-2]
+        self._observe("events_append_done_one")
+        cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
+        self._forms["settle plain"] += 1
+        if rows:
+            await self._wake_after(rows, now)
+        return {seq: finished}
+
+    async def _finish_many(
         self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]], now: Now
     ) -> dict[int, Row]:
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
-        if len(settlements) == 1:
-            [(claim, checked)] = settlements
-            seq, _, epoch, token = fence_of(claim)
-            values = {"seq": seq, "epoch": epoch, "token": token, "result": checked.result_json, **times}
-            rows = await self._send(sql.QUERIES["job_done_held_one"], values, "job_done_held_one")
-            if not rows:
-                return {}
-            event = {"key": seq, "value": "done", "at_ms": now.wall_ms}
-            await self._send(sql.QUERIES["events_append_one"], event, "events_append_one")
-            self._forms["settle plain"] += 1
-            await self._wake_after(rows, now)
-            return {seq: rows[0][1:-2]}
         results: dict[tuple[int, str], dict[int, str | None]] = {}
         claims: dict[int, Claim] = {}
         for claim, checked in settlements:
@@ -291,12 +311,9 @@ class SqliteTransaction(SqlTransaction):
         self, first: Claim, results: dict[int, str | None], held: Mapping[str, Any]
     ) -> dict[int, Row] | None:
         """Finish the jobs of one claim if all are held, and none has changed or concerns others; else do nothing."""
-        row = row_of(first.job)
-        values: dict[str, Any] = {
-            "priority": row.priority,
-            "event_count": row.event_count,
-            **held,
-        }
+        columns = columns_of(first.job)
+        priority, event_count = columns.priority, columns.event_count
+        values: dict[str, Any] = {"priority": priority, "event_count": event_count, **held}
         name: QueryName = "job_done_same"
         different = set(results.values())
         if len(different) == 1:
@@ -308,7 +325,7 @@ class SqliteTransaction(SqlTransaction):
         if changed != len(results):
             await self.query("savepoint_undo")
         await self.query("savepoint_keep")
-        current = (row.priority, None, None, 0, row.event_count + 1, False)
+        current = (priority, None, None, 0, event_count + 1, False)
         return dict.fromkeys(results, current) if changed == len(results) else None
 
     # --- the narrow row ---------------------------------------------------------------------------------------------
@@ -316,16 +333,16 @@ class SqliteTransaction(SqlTransaction):
     async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs, and large payloads apart from them."""
         self._forms["enqueue full"] += len(jobs)
-        await self._change_rows("job_insert", [_new_row(route.number, job) for route, job in jobs])
-        bodies = [(job.seq, job.payload_json) for _, job in jobs if len(job.payload_json) > _PAYLOAD_CHARS_MAX]
+        await self._change_rows("job_insert", [narrow_rows.new_row(route.number, job) for route, job in jobs])
+        bodies = [(job.seq, job.payload_json) for _, job in jobs if len(job.payload_json) > PAYLOAD_CHARS_MAX]
         if bodies:
             await self.query("job_insert_body", many=bodies)
         await self._insert_tags((job.seq, job.tags_json) for _, job in jobs)
 
     async def update_content(self, before: JobRow, job: JobRow) -> None:
         """Write the content that a duplicate replaced."""
-        large = len(job.payload_json) > _PAYLOAD_CHARS_MAX
-        values = {"seq": job.seq, "extra": _extra_of(job), "event_count": job.event_count}
+        large = len(job.payload_json) > PAYLOAD_CHARS_MAX
+        values = {"seq": job.seq, "extra": narrow_rows.extra_of(job), "event_count": job.event_count}
         await self._replace_tags(before, job)
         await self.query("job_payload_write", {**values, "payload": None if large else job.payload_json})
         if large:
@@ -335,7 +352,13 @@ class SqliteTransaction(SqlTransaction):
 
     async def _write_others(self, decided: Sequence[transitions.Transition]) -> None:
         rows = [
-            (STATE_NUMBERS[after.state], *_moved(after), _extra_of(after), after.seq, before.epoch)
+            (
+                STATE_NUMBERS[after.state],
+                *narrow_rows.moved(after),
+                narrow_rows.extra_of(after),
+                after.seq,
+                before.epoch,
+            )
             for before, after, _ in decided
         ]
         await self._change_rows("job_transition", rows)
@@ -358,7 +381,7 @@ class SqliteTransaction(SqlTransaction):
     async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
         """Store that jobs are no longer suspect."""
         await self._change_rows(
-            "job_clear_suspicion", [(job.suspect, _extra_of(job), job.seq, job.epoch) for job in jobs]
+            "job_clear_suspicion", [(job.suspect, narrow_rows.extra_of(job), job.seq, job.epoch) for job in jobs]
         )
 
     async def delete_unused_holders(self, now: Now) -> int:
@@ -405,13 +428,23 @@ _NO_PREFERENCE: Final = claim_order.Preference()
 _new_tuple: Final = tuple.__new__
 """Makes a named tuple in a third of the time."""
 _PLAIN_ROUTES_MAX: Final = 32
-_PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], QueryName]] = {
-    (True, True): "ready_plain_next",
-    (False, True): "ready_plain_routes",
-    (True, False): "ready_plain_stream",
-    (False, False): "ready_plain_streams",
+_PLANS_MAX: Final = 1_024
+_CLAIM_PARAMETERS: Final = ("scope", "version", "wall_now", "lease_now", "chosen_token")
+_PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
+    (True, True): sql.numbered("ready_plain_next", "route", *_CLAIM_PARAMETERS, "worker", "incarnation"),
+    (False, True): sql.numbered("ready_plain_routes", "routes", *_CLAIM_PARAMETERS, "worker", "incarnation"),
+    (True, False): sql.numbered("ready_plain_stream", "route", *_CLAIM_PARAMETERS, "limit"),
+    (False, False): sql.numbered("ready_plain_streams", "routes", *_CLAIM_PARAMETERS, "limit"),
 }
 """The queries of a plain claim, by whether it serves one route and takes one job."""
+_INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
+_, _CLAIM_NEXT = sql.numbered(
+    "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
+)
+_HELD_PARAMETERS: Final = ("seq", "result", "now", "epoch", "token", "lease_now")
+_, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count")
+_, _DONE_HELD = sql.numbered("job_done_held_one", *_HELD_PARAMETERS)
+_, _APPEND_DONE = sql.numbered("events_append_done_one", "seq", "at_ms")
 _EXTRA: Final = 21
 """The index of `extra` among their columns."""
 _by_due_time: Final = itemgetter(9, 1)
@@ -426,105 +459,62 @@ _HOLDERS_MIN: Final = 1_000
 _DELETIONS: Final[tuple[QueryName, ...]] = ("bodies_delete", "jobs_delete", "jobs_delete_highest")
 
 
-# --- the narrow row ------------------------------------------------------------------------------------------------
+class _PlainSelection(NamedTuple):
+    """What plain claims with the same options have in common, by one routing."""
 
-_PAYLOAD_CHARS_MAX: Final = 1_024
-"""Larger payloads are stored apart."""
-_READY, _SCHEDULED = STATE_NUMBERS["ready"], STATE_NUMBERS["scheduled"]
-
-# The values of a job that are in `extra` if they differ from these.
-RARE: Final[Mapping[str, Any]] = {
-    "headers_json": "{}",
-    "tags_json": "{}",
-    "backoff_json": None,
-    "record_all": 0,
-    "digest": None,
-    "parent": None,
-    "entry_json": None,
-    "outcome": None,
-    "settle_digest": None,
-    "deferrals": 0,
-    "deferred_since_ms": None,
-    "releases": 0,
-    "failure_class": None,
-    "failure_reason": None,
-    "failure_message": None,
-    "failure_traceback": None,
-}
-_rare: Final = attrgetter(*RARE)
-_USUAL: Final = tuple(RARE.values())
-# The columns of `job_transition` after the state, in its order.
-MOVED: Final = (
-    "fair_key",
-    "due_at_ms",
-    "deadline_at_ms",
-    "finished_at_ms",
-    "attempt",
-    "lease_until_ms",
-    "phase",
-    "percent",
-    "cancel_requested",
-    "suspect",
-    "predecessor",
-    "event_count",
-    "result_json",
-    "unacknowledged",
-)
-# The columns of `job_insert` after number, id, state and route, in its order; followed by `extra` and the payload.
-NEW: Final = (
-    "tenant",
-    "fair_key",
-    "priority",
-    "affinity",
-    "enqueued_at_ms",
-    "due_at_ms",
-    "deadline_at_ms",
-    "max_attempts",
-    "dedupe_key",
-    "dedupe_kind",
-    "predecessor",
-    "session_number",
-    "enqueue_seq",
-    "root",
-    "event_count",
-)
-_moved: Final = attrgetter(*MOVED)
-_added: Final = attrgetter(*NEW)
+    name: QueryName
+    text: str
+    routes: int | str
+    """The number of the only route, or a list of numbers as JSON."""
+    scope: str
+    """The text that precedes the priority in the fairness scope."""
 
 
-def _extra_of(job: JobRow) -> str | None:
-    """Return the rare values of *job* as JSON, None if it has none."""
-    values = _rare(job)
-    if values == _USUAL:
-        return None
-    return strict_json.compact(
-        {name: value for (name, usual), value in zip(RARE.items(), values, strict=True) if value != usual}
-    )
+class _Plans:
+    """What plain forms have worked out by one routing, for calls that differ in ids and times only."""
 
+    __slots__ = ("_claims", "inserts", "routing", "version")
 
-def _common_values(settings: JobSettings, route: Route, routing: RoutingTable, now: Now) -> tuple[str, Row]:
-    """Return the fairness key of plain jobs with these settings, and the values that are stored for each of them."""
-    lane = routing.lanes.get(route.key.lane)
-    fair_key = settings.tenant if lane is None else fair_key_of(lane, settings.tenant)
-    due_at_ms, deadline_at_ms = times_of(settings, now)
-    state = _READY if due_at_ms <= now.wall_ms else _SCHEDULED
-    placed = (state, route.number, settings.tenant, fair_key, settings.priority, settings.affinity)
-    times = (now.wall_ms, due_at_ms, deadline_at_ms)
-    return fair_key, (*placed, *times, settings.max_attempts, _extra_of_settings(settings))
+    def __init__(self, routing: RoutingTable) -> None:
+        self.routing = routing
+        self.version = str(routing.version)
+        self.inserts: dict[int, narrow_rows.PlainInsert] = {}
+        """By the identity of their settings, to which each has a reference."""
+        self._claims: dict[tuple[object, ...], _PlainSelection | None] = {}
 
+    def add_insert(self, new: CheckedJob, completed: CheckedJob) -> narrow_rows.PlainInsert:
+        """Return what jobs with the settings of *completed* have in common; *new* is as its caller gave it."""
+        plan = narrow_rows.plain_insert(completed.settings, self.routing)
+        if completed is new:
+            if len(self.inserts) >= _PLANS_MAX:
+                self.inserts.clear()
+            self.inserts[id(new.settings)] = plan
+        return plan
 
-def _extra_of_settings(settings: JobSettings) -> str | None:
-    """Return the same for a plain new job."""
-    if settings.headers_json == settings.tags_json == "{}" and settings.backoff_json is None:
-        return None
-    values = {name: getattr(settings, name) for name in ("headers_json", "tags_json", "backoff_json")}
-    return strict_json.compact({name: value for name, value in values.items() if value != RARE[name]})
+    def claim(self, request: ClaimRequest) -> _PlainSelection | None:
+        """Return what claims with the options of *request* have in common; None if they have no plain form."""
+        key = (*request[:6], request.limit == 1)
+        try:
+            return self._claims[key]
+        except KeyError:
+            if len(self._claims) >= _PLANS_MAX:
+                self._claims.clear()
+            selection = self._claims[key] = self._selection(request)
+            return selection
 
-
-def _new_row(route: int, job: JobRow) -> Row:
-    payload = job.payload_json
-    stored = payload if len(payload) <= _PAYLOAD_CHARS_MAX else None
-    return (job.seq, job.id, STATE_NUMBERS[job.state], route, *_added(job), _extra_of(job), stored)
+    def _selection(self, request: ClaimRequest) -> _PlainSelection | None:
+        routing = self.routing
+        if request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
+            return None
+        routes = routing.serving(request.lanes, request.kinds, request.capabilities)
+        if not routing.recorded_lanes.isdisjoint(request.lanes) or not routes or len(routes) > _PLAIN_ROUTES_MAX:
+            return None
+        if routing.is_gated(routes):
+            return None
+        numbers = [route.number for route in routes]
+        name, text = _PLAIN_QUERIES[len(routes) == 1, request.limit == 1]
+        shown = numbers[0] if len(routes) == 1 else strict_json.compact(numbers)
+        return _PlainSelection(name, text, shown, request.fair_scope_prefix())
 
 
 class _PlainClaim(NamedTuple):
@@ -549,9 +539,11 @@ class _ClaimedRow(LazyRow):
     id = property(lambda self: self._row[2])
     tenant = property(lambda self: self._row[3])
     payload_json = property(lambda self: self._row[7])
+    priority = property(lambda self: self._row[5])
     suspect = property(lambda self: self._row[16])
     due_at_ms = property(lambda self: self._row[9])
     started_at_ms = property(lambda self: self._claim.now.wall_ms)
+    event_count = property(lambda self: self._row[19])
     kind = property(lambda self: self._claim.routing.by_number[self._row[20]].key.kind)
     lane = property(lambda self: self._claim.routing.by_number[self._row[20]].key.lane)
     failure_reason = property(lambda self: None if self._row[_EXTRA] is None else self.make().failure_reason)
@@ -560,29 +552,7 @@ class _ClaimedRow(LazyRow):
     def make(self) -> JobRow:
         """Return the row."""
         routing, request, now = self._claim
-        return transitions.claim(_ready_job(routing, self._row), request, self._index, now).after
-
-
-def _ready_job(routing: RoutingTable, row: Row) -> JobRow:
-    """Return the ready job of a row of a plain claim, without its last attempt, which the claim overwrites."""
-    _, seq, job_id, tenant, fair_key, priority, affinity, payload, enqueued_at_ms, due_at_ms = row[:10]
-    deadline_at_ms, attempt, max_attempts, epoch, unacknowledged, cancel_requested, suspect = row[10:17]
-    key, kind, events, route, extra, root = row[17:23]
-    lane, job_kind, requires_json, _, _ = routing.by_number[route].key
-    rare = _USUAL if extra is None else (*map({**RARE, **strict_json.decode(extra)}.__getitem__, RARE),)
-    (headers, tags, backoff, record_all, digest, parent), rest = rare[:6], rare[9:]
-    deferrals, deferred_since_ms, releases, *failure = rest
-    none = None
-    return tuple.__new__(
-        JobRow,
-        (
-            *(seq, job_id, "ready", job_kind, lane, tenant, fair_key, priority, affinity, requires_json, payload),
-            *(headers, tags, none, enqueued_at_ms, due_at_ms, deadline_at_ms, none, attempt, max_attempts, backoff),
-            *(epoch, none, none, none, none, none, none, none, none, none, none, unacknowledged, cancel_requested),
-            *(suspect, deferrals, deferred_since_ms, releases, *failure, key, kind, none, digest, parent, root),
-            *(none, none, none, record_all, events),
-        ),
-    )
+        return transitions.claim(narrow_rows.ready_job(routing, self._row), request, self._index, now).after
 
 
 async def select_ready(tx: SqlTransaction, selection_request: ReadyRequest) -> ReadyJobs | None:

@@ -81,6 +81,15 @@ update holdfast_job
    and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation
                   and used_at_ms > :started_at_ms - 3600000);
 
+-- name: job_claim_next
+-- Write the claim of one ready job, by the number of the holder.
+update holdfast_job
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = 0, holder = :holder,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
+       unacknowledged = case when :acknowledged > 0 then 0 else unacknowledged + 1 end
+ where seq = :seq and state = {ready};
+
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row

@@ -33,7 +33,7 @@ on conflict (seq) do update set payload = excluded.payload;
 -- name: job_insert_plain
 -- Store one new job, unless the routing has changed: then the maximum of attempts is null, and the row is ignored.
 insert or ignore into holdfast_job (
-    id, payload, state, route, tenant, fair_key, priority, affinity, enqueued_at_ms, due_at_ms, deadline_at_ms,
+    id, payload, enqueued_at_ms, due_at_ms, deadline_at_ms, state, route, tenant, fair_key, priority, affinity,
     max_attempts, extra
 ) values (
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
@@ -43,7 +43,7 @@ insert or ignore into holdfast_job (
 -- name: job_insert_plain_many
 -- Store new jobs, one for each row of values.
 insert into holdfast_job (
-    seq, id, payload, state, route, tenant, fair_key, priority, affinity, enqueued_at_ms, due_at_ms, deadline_at_ms,
+    seq, id, payload, enqueued_at_ms, due_at_ms, deadline_at_ms, state, route, tenant, fair_key, priority, affinity,
     max_attempts, extra
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 

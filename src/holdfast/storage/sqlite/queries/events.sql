@@ -49,6 +49,14 @@ select 'done', :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt,
  cross join holdfast_job j
  where j.seq = t.value;
 
+-- name: events_append_done_one
+-- As events_append_done, for one job.
+insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
+select 'done', :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt, j.epoch, j.holder,
+       case when j.extra is not null then json_patch('{}', json_object('tags', j.extra ->> '$.tags_json')) end
+  from holdfast_job j
+ where j.seq = :seq;
+
 -- name: events_append_one
 -- As events_append, for one job.
 insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)

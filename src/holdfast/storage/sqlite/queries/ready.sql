@@ -143,24 +143,19 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
                   order by due_at_ms, seq limit :limit);
 
 -- name: ready_plain_next
--- Read the next ready job of one route, with the fair_key served last, if the routing is current, nothing is due and
--- the claim repeats no other.
-with top (priority) as materialized (
-    select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
-),
-last (fair_key) as materialized (
-    select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)
-)
-select (select fair_key from last), {ready_columns}
-  from holdfast_job j
+-- Read the next ready job of one route, with the fair_key served last and the number of the holder, if the routing is
+-- current, nothing is due and the claim repeats no other. `top` is the first job of the highest priority.
+select last.fair_key, {ready_columns}, {holder}
+  from (select seq, priority from holdfast_job
+         where state = {ready} and route = :route
+         order by priority desc, fair_key, due_at_ms, seq limit 1) top
+  left join holdfast_fair_key last on last.scope = :scope || top.priority
+ cross join holdfast_job j
  where j.seq = coalesce(
     (select seq from holdfast_job
-      where state = {ready} and route = :route and priority = (select priority from top)
-        and fair_key > (select fair_key from last)
+      where state = {ready} and route = :route and priority = top.priority and fair_key > last.fair_key
       order by fair_key, due_at_ms, seq limit 1),
-    (select seq from holdfast_job
-      where state = {ready} and route = :route and priority = (select priority from top)
-      order by fair_key, due_at_ms, seq limit 1))
+    top.seq)
    and {nothing_precedes};
 
 -- name: ready_plain_routes
@@ -186,7 +181,7 @@ head (seq) as materialized (
           order by fair_key, due_at_ms, seq limit 1))
       from top where priority = (select priority from best)
 )
-select (select fair_key from last), {ready_columns}
+select (select fair_key from last), {ready_columns}, {holder}
   from holdfast_job j
  where j.seq = (select h.seq from head h cross join holdfast_job c
                  where c.seq = h.seq

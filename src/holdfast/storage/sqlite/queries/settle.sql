@@ -84,6 +84,17 @@ update holdfast_job
    and lease_until_ms > :lease_now and priority = :priority and event_count = :event_count and phase is null
    and percent is null and cancel_requested = 0 and awaited = 0 and gate is null and dedupe_key is null and session is null;
 
+-- name: job_done_unchanged
+-- As job_done_same, for one job.
+update holdfast_job
+   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+       suspect = 0, unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
+ where seq = :seq and state = {running} and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
+   and priority = :priority and event_count = :event_count and phase is null and percent is null
+   and cancel_requested = 0 and awaited = 0 and gate is null and dedupe_key is null and session is null;
+
 -- name: job_lease
 -- Extend leases and write whether they are acknowledged, one for each row of values, only if each job still has the
 -- epoch of its claim.
