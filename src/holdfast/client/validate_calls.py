@@ -86,7 +86,8 @@ def settlements(values: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Ch
 
 def count(values: Sequence[object], field: str, count_max: int) -> None:
     """Raise `InvalidInput` unless *values* is a sequence of at most *count_max* values."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+    # isinstance() with an abstract class is slow; check for the usual type first.
+    if type(values) is not list and (isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence)):
         raise errors.InvalidInput(field, f"must be a list, not {type(values).__name__}")
     if len(values) > count_max:
         raise errors.InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")

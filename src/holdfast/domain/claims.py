@@ -279,6 +279,8 @@ class ClaimOptions(TypedDict, total=False):
 
 
 _OPTIONS: Final = frozenset(ClaimOptions.__annotations__)
+_TOKEN: Final = ClaimRequest._fields.index("lease_token")
+"""The index of the lease token, which the flag that the caller chose it follows."""
 _REQUESTS_REMEMBERED: Final = 256
 
 
@@ -287,21 +289,19 @@ def check_claim(options: ClaimOptions, *, limit: int, fresh_token: str) -> Claim
 
     Workers repeat the same options, so validated requests are cached.
     """
-    token = options.get("lease_token")
-    flat = [
-        tuple(value) if type(value) is list else value for option, value in options.items() if option != "lease_token"
-    ]
-    names = [option for option in options if option != "lease_token"]
+    token, chosen = fresh_token, False
+    if "lease_token" in options:
+        given: Any = options["lease_token"]
+        options = {option: value for option, value in options.items() if option != "lease_token"}  # type: ignore[assignment]
+        if given is not None:
+            token, chosen = validation.name(given, "lease_token", limits.LEASE_TOKEN_CHARS_MAX), True
     try:
-        request = _cached_request(limit, *names, *flat)
+        values = [tuple(value) if type(value) is list else value for value in options.values()]
+        request = _cached_request(limit, *options, *values)
     except TypeError:
         # An option is not hashable, such as a set.
-        others: Any = {option: value for option, value in options.items() if option != "lease_token"}
-        request = _check_options(others, limit)
-    if token is None:
-        return request._replace(lease_token=fresh_token)
-    chosen = validation.name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
-    return request._replace(lease_token=chosen, resent=True)
+        request = _check_options(options, limit)
+    return tuple.__new__(ClaimRequest, (*request[:_TOKEN], token, chosen, *request[_TOKEN + 2 :]))
 
 
 @lru_cache(_REQUESTS_REMEMBERED, typed=True)

@@ -150,6 +150,9 @@ class CheckedJob(NamedTuple):
         return self._replace(payload_json=text, plain_json=self.payload_json)
 
 
+_UNKNOWN: Any = None
+# The fields of a job without options after the payload.
+_NO_OPTIONS: Final = CheckedJob("", _UNKNOWN, "", None, None, given=())[3:]
 DedupeKey: TypeAlias = tuple[str, str, str]
 """Tenant, kind (empty if the key is unique within the tenant), and key."""
 
@@ -183,6 +186,15 @@ def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field:
         if not field:
             raise
         raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+
+
+def check_new(kind: str, payload: Json, fresh_id: str) -> CheckedJob:
+    """Return a job without options as `check_job` does, in half the time."""
+    if kind == SYSTEM_KIND:
+        return check_job(NewJob(kind, payload), fresh_id=fresh_id)
+    settings = _cached_settings(kind, DEFAULT_NAME, False)  # noqa: FBT003
+    payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
+    return tuple.__new__(CheckedJob, (fresh_id, settings, payload_json, *_NO_OPTIONS))
 
 
 def _as_sent(checked: CheckedJob, new: SentJob) -> CheckedJob:

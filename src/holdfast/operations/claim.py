@@ -60,14 +60,16 @@ async def settle_and_claim(
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction."""
     if all(settle.is_plain_success(checked) for _, checked in outcomes):
-        if not request.exclusive and not request.cut_off and (indexes := settle.plain_indexes(outcomes)) is not None:
+        may_fuse = tx.fuses and not request.exclusive and not request.cut_off
+        if may_fuse and (indexes := settle.plain_indexes(outcomes)) is not None:
             both = await tx.settle_and_claim_plain(outcomes, started, request)
             if both is not None:
                 finished, claims = both
                 done = await settle.accept_finished(tx, outcomes, indexes, finished)
                 return [done[index] for index in range(len(outcomes))], claims
         settlements = await settle.settle_jobs(tx, outcomes)
-        await lease.acknowledge_held(tx, started)
+        if started:
+            await lease.acknowledge_held(tx, started)
         return settlements, await claim_jobs(tx, request)
     routing, due, now = await tx.begin_claim()
     settlements = await settle.settle_jobs(tx, outcomes, routing)

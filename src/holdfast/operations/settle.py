@@ -27,7 +27,13 @@ async def settle_jobs(
     """
     if not outcomes:
         return []
-    done = await _settle_plain_successes(tx, outcomes)
+    if len(outcomes) == 1 and is_plain_success(outcomes[0][1]):
+        finished = await tx.finish_held(outcomes)
+        if settled := _accept_one(tx, *outcomes[0], finished):
+            return [settled]
+        done = await accept_finished(tx, outcomes, dict.fromkeys(finished.jobs, 0), finished)
+    else:
+        done = await _settle_plain_successes(tx, outcomes)
     if len(done) == len(outcomes):
         return [done[index] for index in range(len(outcomes))]
     rest = [pair for index, pair in enumerate(outcomes) if index not in done]
@@ -47,7 +53,7 @@ def divide_settlements(
 
     A single settlement with more keys is its own part: its follow-ups are written in one statement, in key order.
     """
-    if not any(checked.follow_ups for _, checked in outcomes):
+    if len(outcomes) == 1 or not any(checked.follow_ups for _, checked in outcomes):
         return [outcomes]
     parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
     room = limits.KEYS_LOCKED_MAX
@@ -88,6 +94,18 @@ def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int,
     return indexes
 
 
+def _accept_one(
+    tx: StoreTransaction, claim: Claim, checked: CheckedOutcome, finished: FinishedJobs
+) -> Settlement | None:
+    """Return the settlement of a job that a plain form has finished; None if it has not, or others depend on it."""
+    fence = fence_of(claim)
+    row = finished.jobs.get(fence.seq)
+    if row is None or row[-1]:
+        return None
+    tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
+    return accepted(claim, job_of(transitions.SucceededRow(claim.job, row[:-1], checked, finished.at)))
+
+
 async def accept_finished(
     tx: StoreTransaction,
     outcomes: Sequence[tuple[Claim, CheckedOutcome]],
@@ -99,6 +117,7 @@ async def accept_finished(
     now_ms, ended = now.wall_ms, []
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
+    topics, job_topic = tx.topics, notifications.JOB_TOPIC
     for seq, row in finished.jobs.items():
         index = indexes[seq]
         claim, checked = outcomes[index]
@@ -106,7 +125,7 @@ async def accept_finished(
         if row[-1]:
             linked.append(transitions.succeeded(row_of(claim.job), current, checked, now))
         else:
-            tx.topics.add(notifications.JOB_TOPIC + fence_of(claim).job_id)
+            topics.add(job_topic + fence_of(claim).job_id)
         done[index] = accepted(claim, job_of(transitions.SucceededRow(claim.job, current, checked, now)))
         claimed = columns_of(claim.job)
         started_ms = claimed.started_at_ms or now_ms

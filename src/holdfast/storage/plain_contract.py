@@ -55,6 +55,8 @@ class PlainForms(ABC):
 
     resent: bool = False
     """Whether an earlier run of the operation may have committed; only an engine that can lose a reply sets it."""
+    fuses: bool = False
+    """Whether the engine has a plain form that settles and claims."""
 
     async def insert_plain(self, new: new_job.CheckedJob) -> Job | None:
         """Store one job in a plain form and notify its lane; return None, with nothing written, if there is none."""

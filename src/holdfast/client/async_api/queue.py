@@ -30,8 +30,8 @@ from holdfast.domain import claims as claim_rules, errors, limits, validation
 from holdfast.domain.claims import Claim, ClaimOptions, Lease, Renewal, SettledAndClaimed, Settlement
 from holdfast.domain.job import Job
 from holdfast.domain.job_options import EnqueueOptions
-from holdfast.domain.new_job import JobLike, NewJob, check_job, new_job_of, uuid7
-from holdfast.domain.outcomes import Outcome, children_of
+from holdfast.domain.new_job import JobLike, NewJob, check_job, check_new, new_job_of, uuid7
+from holdfast.domain.outcomes import Outcome, check_plain, children_of
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.operations import (
@@ -48,6 +48,7 @@ from holdfast.storage.runners import AsyncLeasing
 from holdfast.storage.store import AsyncTarget, ExternalTransaction
 from holdfast.tasks.decorators import AsyncTaskHost
 
+_NONE_GIVEN: Final = dict.fromkeys(("delay", "priority", "lane", "tenant", "dedupe_key"))
 # How often `wait` polls if no notification comes: frequently at first, then less often.
 _POLL_SECONDS_FIRST: Final = 0.02
 _POLL_SECONDS_LAST: Final = 0.5
@@ -88,18 +89,19 @@ class AsyncJobMethods(AsyncContentWrites):
         Raises `InvalidInput` before anything is stored, `Conflict` if the id exists with other content or the
         duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
+        state, fresh_id = self._state, uuid7(time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
         common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
-        new: JobLike = new_job_of(kind, payload, common, options)
-        if self._state.tasks.by_kind:
-            new = self._state.tasks.complete(new)
-        fresh_id = uuid7(time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
-        checked = check_job(new, fresh_id=fresh_id)
-        if self._state.parent is not None:
-            [checked] = children_of(self._state.parent, [checked])
-        if self._state.codec is None and not self._state.middleware:
+        if not options and common == _NONE_GIVEN and type(kind) is str and not state.tasks.by_kind:
+            checked = check_new(kind, payload, fresh_id)
+        else:
+            new = new_job_of(kind, payload, common, options)
+            checked = check_job(state.tasks.complete(new), fresh_id=fresh_id)
+        if state.parent is not None:
+            [checked] = children_of(state.parent, [checked])
+        if state.codec is None and not state.middleware:
             stored = await self._runner.write(enqueue_operations.enqueue_job, checked)
         else:
-            with self._state.enqueuing([checked]) as call:
+            with state.enqueuing([checked]) as call:
                 stored = await self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
         return enqueued_of(self, stored.job, stored.created)
@@ -197,7 +199,12 @@ class AsyncJobMethods(AsyncContentWrites):
 
         Follow-ups, artifacts and events commit together with it. Repeating the same call succeeds.
         """
-        [settlement] = await self.settle_many([(await self._claim_of(claim), outcome)])
+        held = claim if isinstance(claim, Claim) else await self._claim_of(claim)
+        plain = check_plain(outcome)
+        if plain is not None and self._state.codec is None and not self._state.middleware:
+            [settlement] = await self._runner.write(settle_operations.settle_jobs, [(held, plain)])
+        else:
+            [settlement] = await self.settle_many([(held, outcome)])
         if settlement.error is not None:
             raise settlement.error
         assert settlement.job is not None  # noqa: S101  # without an error there is a job
@@ -407,8 +414,10 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
         See `ClaimOptions` for the options. Acknowledge the claims in *started* that are still held.
         """
         checked = validate_calls.settlements(settlements)
-        validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
-        fences = [claim_rules.fence_of(claim) for claim in map(validate_calls.claim, started)]
+        fences: Sequence[claim_rules.JobFence] = ()
+        if started:
+            validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
+            fences = [claim_rules.fence_of(claim) for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, options)
         with self._runner.leasing() as leasing:
             if self._state.codec is None and not self._state.middleware:

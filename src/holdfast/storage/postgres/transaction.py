@@ -167,6 +167,7 @@ class PostgresTransaction(SqlTransaction):
     """
 
     __slots__ = ("_clock", "_io", "_settings", "_state", "_texts", "begun", "interrupt", "resent", "writes")
+    fuses = True
 
     def __init__(
         self,

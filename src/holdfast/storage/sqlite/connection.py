@@ -438,7 +438,7 @@ class SystemClock:
         wall_ms = time.time_ns() // 1_000_000
         if self._lease_offset_ms is None:
             return Now(wall_ms, wall_ms)
-        return Now(wall_ms, boot_time_ms() + self._lease_offset_ms)
+        return Now(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
 
 
 def boot_time_ms() -> int:

@@ -210,7 +210,8 @@ class GroupWriter:
 
     def run(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a transaction and return its result once that has committed."""
-        self.refuse_holder()
+        if self._holder is not None:
+            self.refuse_holder()
         ticket = Ticket(operation)
         try:
             if self._queue.join(ticket) or self._wait_for_lead(ticket):
@@ -263,40 +264,35 @@ class GroupWriter:
     def _lead(self, ticket: Ticket) -> None:
         """Run *ticket* and queued operations in one transaction, complete all of them, and pass the lead on."""
         self._group, self._commit_sent, self._all_decided = [ticket], False, False
+        topics: set[str] = set()
         try:
-            self._write_group()
+            cursor = self._lock_and_open()
+            if not self._run_members(cursor, topics):
+                self._roll_back()
+                topics.clear()
+                self._run_members(cursor, topics, separately=True)
+            if cursor.connection.in_transaction:
+                self._commit(cursor, topics)
+            else:
+                self._all_decided = True
         except Exception as error:
             self._set_errors(ticket, error)
         self._finish(ticket)
 
-    def _write_group(self) -> None:
-        cursor = self._lock_and_open()
-        signals: set[str] = set()
-        if not self._run_members(cursor, signals):
-            self._roll_back()
-            signals.clear()
-            self._run_members(cursor, signals, separately=True)
-        if cursor.connection.in_transaction:
-            self._commit(cursor)
-            self._notify_listeners(signals)
-            self._observe("committed")
-        else:
-            self._all_decided = True
-
-    def _run_members(self, cursor: sqlite3.Cursor, signals: set[str], *, separately: bool = False) -> bool:
+    def _run_members(self, cursor: sqlite3.Cursor, topics: set[str], *, separately: bool = False) -> bool:
         """Run the group and queued operations, which join it; return False if one has failed after it had written."""
-        group, done, deadline = self._group, 0, 0.0
-        while done < len(group):
-            if not self._run_member(cursor, group[done], signals, separately=separately):
+        group, deadline = self._group, 0.0
+        for member in group:
+            if not self._run_member(cursor, member, topics, separately=separately):
                 return False
-            done += 1
-            if done == len(group) < _GROUP_MAX and self._queue.queue:
+            if self._queue.queue and member is group[-1] and len(group) < _GROUP_MAX:
                 deadline = deadline or time.monotonic() + _GROUP_SECONDS
                 if time.monotonic() <= deadline:
+                    # The loop goes on with it.
                     self._queue.take_next(group)
         return True
 
-    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str], *, separately: bool) -> bool:
+    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, topics: set[str], *, separately: bool) -> bool:
         """Run one operation; return False if it has failed and its writes could not be told from those of others.
 
         If it fails its writes are rolled back; with *separately*, other members of the group are never affected.
@@ -304,17 +300,18 @@ class GroupWriter:
         assert member.operation is not None  # noqa: S101  # only operations are taken into a group
         # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
         member.result = member.error = None
-        first = not cursor.connection.in_transaction
+        opened = cursor.connection
+        first = not opened.in_transaction
         if first:
             self._begin(cursor)
         elif separately:
             cursor.execute(_SAVEPOINT_OPEN)
-        changes = cursor.connection.total_changes
+        changes = opened.total_changes
         tx = transaction.SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
         try:
             member.result = runners.run_sync(member.operation(tx))
         except Exception as error:
-            if not cursor.connection.in_transaction:
+            if not opened.in_transaction:
                 # SQLite rolled back the whole transaction, including the writes of other members.
                 raise
             member.error = translate(error)
@@ -322,10 +319,10 @@ class GroupWriter:
                 cursor.execute("rollback")
             elif separately:
                 cursor.execute(_SAVEPOINT_UNDO)
-            elif cursor.connection.total_changes != changes:
+            elif opened.total_changes != changes:
                 return False
         else:
-            signals |= tx.topics
+            topics |= tx.topics
         if separately and not first:
             cursor.execute(_SAVEPOINT_KEEP)
         return True
@@ -345,11 +342,13 @@ class GroupWriter:
         """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
         if self._queue.leader is not ticket:
             return
-        decided = self._all_decided or self._committed()
+        in_transaction = self._cursor is not None and self._cursor.connection.in_transaction
+        decided = self._all_decided or (self._commit_sent and self._cursor is not None and not in_transaction)
         if not decided:
             # Otherwise the rollback below would be taken for a commit if `_finish` is repeated.
             self._commit_sent = False
-        self._roll_back()
+        if in_transaction:
+            self._roll_back()
         if self._dropped is not None:
             self._drop()
         self._holder = None
@@ -401,8 +400,9 @@ class GroupWriter:
             self._notifier.refresh()
         if self._lock_file is not None:
             self._lock_file.lock(connection.BUSY_SECONDS, self._interrupted)
-        # Only needed if the last leader was interrupted too often to clean up.
-        self._roll_back()
+        if self._cursor is not None and self._cursor.connection.in_transaction:
+            # The last leader was interrupted too often to clean up.
+            self._roll_back()
         if self._cursor is None:
             self._cursor = transaction.plain_cursor(self._wait_while_busy(self._connector.writing_connection))
         return self._cursor
@@ -423,7 +423,8 @@ class GroupWriter:
         leader = self._queue.leader
         return leader is not None and leader.interrupted
 
-    def _commit(self, cursor: sqlite3.Cursor) -> None:
+    def _commit(self, cursor: sqlite3.Cursor, topics: set[str]) -> None:
+        """Commit, and notify the listeners of *topics*."""
         # As late as possible: a caller's transaction may have been open for a long time.
         self._connector.check_unmoved()
         self._observe("commit")
@@ -440,6 +441,8 @@ class GroupWriter:
                     f"the commit was not confirmed; send the same call again ({error})"
                 ) from error
             raise translate(error) from error
+        self._notify_listeners(topics)
+        self._observe("committed")
 
     def _roll_back(self) -> None:
         try:
@@ -455,20 +458,20 @@ class GroupWriter:
             transaction.close_connection(self._dropped)
             self._dropped = None
 
-    def _notify_listeners(self, signals: set[str]) -> None:
+    def _notify_listeners(self, topics: set[str]) -> None:
         """Notify listeners in this and other processes, and keep the log short. Requires the write lock.
 
         Errors are harmless here: listeners poll, and the next commit checks the log again.
         """
         if self._connector.in_memory:
-            self._notifier.publish(signals)
+            self._notifier.publish(topics)
             return
         try:
-            if signals:
+            if topics:
                 if self._notifier.listeners:
-                    self._notifier.publish(signals)
+                    self._notifier.publish(topics)
                 if self._lock_file is not None:
-                    self._lock_file.notify(signals)
+                    self._lock_file.notify(topics)
             if self._commits % _COMMITS_BETWEEN_CHECKS == 0 and self._cursor is not None:
                 connection.trim_log(self._cursor.connection, self._connector.path)
             self._commits += 1

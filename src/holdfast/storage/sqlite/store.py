@@ -108,7 +108,8 @@ class SqliteStore:
 
     def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in one transaction and return its result once that has committed."""
-        self._check_process()
+        if self._closed_in_memory or os.getpid() != self._process:
+            self._check_process()
         return self._writer.run(operation)
 
     def read_async(self, operation: store.Operation[T]) -> Coroutine[Any, Any, T]:

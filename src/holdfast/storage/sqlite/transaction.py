@@ -188,55 +188,58 @@ class SqliteTransaction(SqlTransaction):
         plan = None if plans is None else plans.claim(request)
         if plans is None or plan is None:
             return None
-        one_job, now = request.limit == 1, self._clock.now()
+        now, one_job = self._clock.now(), request.limit == 1
         holder = (request.worker, request.incarnation) if one_job else (request.limit,)
         token = request.lease_token if request.resent else None
         self._observe(plan.name)
         cursor = self._cursor
         cursor.execute(plan.text, (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder))
         rows = cursor.fetchall()
-        if not rows or any(row[_EXTRA] is not None and "record_all" in row[_EXTRA] for row in rows):
+        if not rows or _is_recorded(rows[0]) or (not one_job and any(map(_is_recorded, rows))):
             return None
-        if plan.name == "ready_plain_stream":
-            rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
-        await self._lease_plain(request, rows, now)
         claimed = _PlainClaim(plans.routing, request, now)
-        claims = [
-            held_under(
-                _new_tuple(JobFence, (row[1], row[2], row[13] + 1, request.lease_token)),
-                job_of(_ClaimedRow(claimed, row, index)),
-                request.lease_ms,
-            )
-            for index, row in enumerate(rows)
-        ]
+        if one_job:
+            [row] = rows
+            await self._lease_one(claimed, row)
+            claims = [_claim_of(claimed, row, 0)]
+        else:
+            if plan.name == "ready_plain_stream":
+                rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
+            row = rows[-1]
+            await self._lease_many(claimed, rows)
+            claims = [_claim_of(claimed, row, index) for index, row in enumerate(rows)]
         self._forms["claim plain"] += 1
-        last_fair_key, _, _, _, fair_key, priority, *_ = rows[-1]
-        scope = f"{plan.scope}{priority}"
+        last_fair_key, fair_key, scope = row[0], row[4], f"{plan.scope}{row[5]}"
         if len(rows) < request.limit:
             return ClaimedJobs(plans.routing, claims, scope, last_fair_key, fair_key)
         if fair_key != last_fair_key:
             await self.set_last_fair_key(scope, fair_key, now, first=last_fair_key is None)
         return ClaimedJobs(plans.routing, claims)
 
-    async def _lease_plain(self, request: ClaimRequest, rows: Sequence[Row], now: Now) -> None:
-        """Lease the jobs of *rows*; the row of a claim of one job has the number of the holder at its end."""
-        lease_until_ms = now.lease_ms + request.lease_ms
-        if request.limit == 1 and (holder := rows[0][-1]) is not None:
-            self._observe("job_claim_next")
-            values = (rows[0][1], holder, request.lease_token, lease_until_ms, now.wall_ms, request.acknowledged)
-            self._cursor.execute(_CLAIM_NEXT, values)
+    async def _lease_one(self, claimed: "_PlainClaim", row: Row) -> None:
+        """Lease the job of *row*, which has the number of the holder at its end, if that is known."""
+        _, request, now = claimed
+        if row[-1] is None:
+            await self._lease_many(claimed, [row])
             return
-        values_of_many = {
+        lease_until_ms = now.lease_ms + request.lease_ms
+        self._observe("job_claim_next")
+        values = (row[1], row[-1], request.lease_token, lease_until_ms, now.wall_ms, request.acknowledged)
+        self._cursor.execute(_CLAIM_NEXT, values)
+
+    async def _lease_many(self, claimed: "_PlainClaim", rows: Sequence[Row]) -> None:
+        _, request, now = claimed
+        values = {
+            "indexes": {row[1]: index for index, row in enumerate(rows)},
             "counted": 0,
             "acknowledged": request.acknowledged,
             "worker": request.worker,
             "incarnation": request.incarnation,
             "lease_token": request.lease_token,
-            "lease_until_ms": lease_until_ms,
+            "lease_until_ms": now.lease_ms + request.lease_ms,
             "started_at_ms": now.wall_ms,
         }
-        indexes = {row[1]: index for index, row in enumerate(rows)}
-        await self._write_claims({"indexes": indexes, **values_of_many}, len(rows))
+        await self._write_claims(values, len(rows))
 
     async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
         """Finish the jobs whose lease is held, with their events, by two statements."""
@@ -523,6 +526,17 @@ class _PlainClaim(NamedTuple):
     routing: RoutingTable
     request: ClaimRequest
     now: Now
+
+
+def _is_recorded(row: Row) -> bool:
+    """Return whether every transition of a job is recorded, so that its claim has no plain form."""
+    return row[_EXTRA] is not None and "record_all" in row[_EXTRA]
+
+
+def _claim_of(claimed: _PlainClaim, row: Row, index: int) -> Claim:
+    request = claimed.request
+    fence = _new_tuple(JobFence, (row[1], row[2], row[13] + 1, request.lease_token))
+    return held_under(fence, job_of(_ClaimedRow(claimed, row, index)), request.lease_ms)
 
 
 class _ClaimedRow(LazyRow):

@@ -327,9 +327,7 @@ class Writer(group_commit.GroupWriter):
                 "the transaction was ended by SQL run in it; leave commit and rollback to the block"
             )
         assert self._cursor is not None  # noqa: S101  # opened with the transaction
-        self._commit(self._cursor)
-        self._notify_listeners(joined.signals)
-        self._observe("committed")
+        self._commit(self._cursor, joined.signals)
 
     # --- interrupting -----------------------------------------------------------------------------------------------
 
