@@ -1,4 +1,4 @@
-"""Requests that arrive together are carried out together, and each gets its own answer."""
+"""Requests that arrive together are carried out together, and each gets its own answer; what is known is not read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.domain.outcomes import Done, check_outcome
 from holdfast.operations.access import HeldSettlement
 from holdfast.service import combining
 from holdfast.service.combining import CombinedCalls, Combiner
+from holdfast.service.waiters import JobWaiter
 from holdfast.storage.runners import AsyncRunner
 from tests.support.filesystems import quick_folder
 from tests.support.stores import DURABLE_ENGINES, Harness
@@ -220,3 +221,41 @@ def test_settlements_together_are_decided_one_by_one(durable: Harness) -> None:
         missing, lost = errors.JobNotFound, errors.LeaseLost
         assert results == [1, 2, lost, 4, missing, missing, 7, 7, lost]
         assert queue.counts() == {"ready": 1, "running": 2, "done": 4}
+
+
+def test_jobs_are_read_together_by_one_statement(durable: Harness) -> None:
+    with durable.open() as queue:
+        queue.enqueue_many([NewJob("mail", number, job_id=f"job-{number}") for number in range(20)])
+        durable.faults.seen.clear()
+        ids = [*(f"job-{number}" for number in range(20)), "missing", "job-3"]
+        answers = together(durable, lambda combined: [combined.job(job_id) for job_id in ids])
+
+        assert durable.faults.seen.count("jobs_by_id") == 1
+        assert [one.payload if isinstance(one, Job) else type(one) for one in answers] == [
+            *range(20),
+            errors.JobNotFound,
+            3,
+        ]
+
+
+def test_a_job_that_this_process_has_settled_is_not_read_for_the_requests_that_wait() -> None:
+    # Settled in another store, so that no query can find it finished.
+    with holdfast.connect(":memory:") as elsewhere:
+        elsewhere.enqueue("mail", job_id="one")
+        claim = elsewhere.claim()
+        assert claim is not None
+        settled = elsewhere.settle(claim, Done("sent"))
+
+    async def main() -> list[Job | None]:
+        async with holdfast.connect_async(":memory:") as queue:
+            await queue.enqueue("mail", job_id="one")
+            store = queue_state.state_of(queue).store
+            waiter = JobWaiter(AsyncRunner(store), store.notifier)
+            waiting = [asyncio.create_task(waiter.wait("one", 30)) for _ in range(2)]
+            await asyncio.sleep(0)
+            waiter.answer([settled])
+            answers = await asyncio.gather(*waiting)
+            await waiter.close()
+            return answers
+
+    assert asyncio.run(main()) == [settled, settled]

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.client import validate_calls
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.domain import access, errors, json_schema, routing, strict_json, validation
 from holdfast.domain.job import Job
@@ -169,9 +170,14 @@ class Call:
         if by_number and not re.fullmatch(r"[0-9]{1,18}", wanted):
             raise errors.JobNotFound(wanted)
         try:
-            found = await self.queue.get(int(wanted) if by_number else wanted, tenant=self.tenant)
+            if by_number:
+                found = await self.queue.get(int(wanted), tenant=self.tenant)
+            else:
+                found = await self.service.combined.job(validate_calls.job_id(wanted))
         except errors.InvalidInput:
             raise errors.JobNotFound(wanted) from None
+        if self.tenant not in {None, found.tenant}:
+            raise errors.JobNotFound(wanted)
         if not access.covers(self.grants, found.lane, found.kind):
             raise errors.JobNotFound(wanted)
         return found

@@ -95,6 +95,7 @@ class CombinedCalls:
         self._enqueues: Combiner[NewJob, AsyncEnqueued[Any]] = Combiner(self._enqueue_all)
         self._claims: Combiner[_ClaimCall, list[Claim]] = Combiner(self._claim_all)
         self._settlements: Combiner[access_operations.HeldSettlement, Job] = Combiner(self._settle_all)
+        self._reads: Combiner[str, Job] = Combiner(self._read_all)
 
     async def enqueue(self, new: NewJob) -> AsyncEnqueued[Any]:
         """Enqueue one job."""
@@ -130,3 +131,12 @@ class CombinedCalls:
         self, settlements: Sequence[access_operations.HeldSettlement]
     ) -> list[Job | errors.HoldfastError]:
         return await self._runner.write(access_operations.settle_held, settlements)
+
+    async def job(self, job_id: str) -> Job:
+        """Return a job of any tenant, as it is after the call, or raise `JobNotFound`."""
+        return await self._reads.call(job_id)
+
+    async def _read_all(self, job_ids: Sequence[str]) -> list[Job | errors.HoldfastError]:
+        found = await self._runner.read(access_operations.jobs_by_id, job_ids)
+        jobs = {job.id: job for job in found}
+        return [jobs.get(job_id) or errors.JobNotFound(job_id) for job_id in job_ids]
