@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.service.conftest import served, server
 from tests.support.service import Server
 
 __all__ = ["served", "server"]
 
+# Only a hang reaches it.
+expect.set_options(timeout=60_000)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # Root needs no sandbox; the others keep Chromium from calling its own servers.
 FLAGS = [

@@ -161,7 +161,7 @@ def test_signing_in_with_a_token(server: Server, chromium: Browser) -> None:
     page.get_by_label("Access token").fill(token)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/dashboard/")
-    expect(page.locator("h1")).to_contain_text("Working.")
+    expect(page.locator("h1")).to_contain_text("Nothing needs you.")
     page.get_by_role("button", name="Sign out").click()
     expect(page.locator("h1")).to_have_text("Sign in")
     page.context.close()

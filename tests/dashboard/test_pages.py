@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.types import Message, Scope
 
-from holdfast.dashboard import Viewer, app, charts, rendering
+from holdfast.dashboard import Viewer, app, charts, jobs, rendering
 from holdfast.dashboard.views import PAGES
 from tests.dashboard.conftest import Browser, text_of
 from tests.support.dashboard_data import HOSTILE, fill
@@ -81,6 +81,25 @@ def test_jobs_are_listed_in_pages_and_newer_ones_are_counted(served: Server) -> 
     assert visitor.get(f"/jobs/newer?q=kind:a&first={seen[0]}").json == {"newer": 3, "more": False}
 
 
+@pytest.mark.parametrize("line", ["kind:rare", "state:cancelled kind:rare", "state:ready kind:rare"])
+def test_a_search_examines_a_bounded_number_of_jobs_and_goes_on(
+    served: Server, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(jobs, "_EXAMINED_MAX", 40)
+    created = served.queue.enqueue_many([{"kind": "rare" if n % 50 == 0 else "a"} for n in range(200)])
+    if "cancelled" in line:
+        served.queue.admin.cancel_many([one.id for one in created])
+    visitor = operator(served)
+    path, seen, pages = f"/jobs?q={line.replace(' ', '+')}", [], 0
+    while path:
+        page = text_of(visitor.get(path))
+        seen += re.findall(r'class="row" href="/dashboard/jobs/(\d+)"', page)
+        older = re.search(r'rel="next" href="/dashboard([^"]+)">Search on', page)
+        path, pages = (html.unescape(older[1]) if older else ""), pages + 1
+    assert seen == [str(created[n].job.number) for n in (150, 100, 50, 0)]
+    assert pages == 5
+
+
 def test_a_filter_that_is_not_understood_is_explained(server: Server) -> None:
     answer = operator(server).get("/jobs?q=flavour:sweet")
     assert answer.status == 422
@@ -106,6 +125,27 @@ def test_output_of_a_running_job_is_read_on(served: Server) -> None:
     assert visitor.get(f"/jobs/{number}/output?after={first['last']}").json["text"] == ""
 
 
+def test_a_waiting_job_says_why(served: Server) -> None:
+    queue, found = served.queue, fill(served.queue)
+    visitor = operator(served)
+
+    def why(job_id: str) -> list[tuple[str, str]]:
+        page = text_of(visitor.get(f"/jobs/{queue.get(job_id).number}"))
+        return [(mark, html.unescape(text)) for mark, text in re.findall(r'"(check|cross) break">([^<]*)<', page)]
+
+    paused = next(one for one in queue.jobs(lane="billing", state="ready", tenant="acme"))
+    assert ("cross", "lane billing is paused") in why(paused.id)
+    assert ("check", "served by 1 live worker") in why(paused.id)
+    queue.limits.set("one", kinds=["slow"], key="tenant", concurrency=1)
+    _, second = queue.enqueue("slow", lane="slow"), queue.enqueue("slow", lane="slow")
+    assert len(queue.claim_many(lanes=["slow"], worker="a", limit=2)) == 1
+    assert ("cross", "limit one for default: 1 of 1 running, 1 waiting") in why(second.id)
+    assert any(mark == "cross" and "(report.make) is ready" in text for mark, text in why(found["dependent"]))
+    assert ("check", "lane models is active") in why(found["ready"])
+    assert any(mark == "cross" and text.startswith("due ") for mark, text in why(found["scheduled"]))
+    assert why(found["done"]) == []
+
+
 # --- actions -------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +161,7 @@ def test_each_action_is_carried_out_recorded_and_reported(served: Server) -> Non
         ("/lanes/set", {"lane": "mail", "state": "paused"}, "lanes.set"),
         ("/workers/drain", {"worker": "gpu-1"}, "workers.drain"),
         ("/workers/stop", {"worker": "gpu-1"}, "workers.stop"),
+        ("/limits/remove", {"limit": "invoices"}, "limits.remove"),
         ("/schedules/pause", {"schedule": "nightly", "tenant": "default"}, "schedules.pause"),
         ("/schedules/resume", {"schedule": "nightly", "tenant": "default"}, "schedules.resume"),
         ("/schedules/run", {"schedule": "nightly", "tenant": "default"}, "schedules.run"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import holdfast
 from holdfast import Claim, Done, Failed, NewJob, Queue
+from holdfast.client.connect import queue_on
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing import ManualClock
 
 HOSTILE: Final = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}{{7*7}}"
 TRACEBACK: Final = """Traceback (most recent call last):
@@ -48,6 +52,7 @@ def fill(queue: Queue, *, hostile: bool = False) -> dict[str, str]:
     queue.schedules.set("nightly", kind="report.make", cron="0 3 * * *", zone="Europe/Berlin")
     queue.schedules.set("every-minute", kind="email.send", every=60, lane="mail")
     queue.schedules.pause("every-minute")
+    queue.limits.set("invoices", kinds=["invoice.render"], key="tenant", concurrency=2)
     queue.lanes.set("billing", state="paused")
     found["webhook"] = queue.webhooks.add("https://hooks.example.org/holdfast").webhook.id
     _workers(queue)
@@ -108,3 +113,37 @@ def _hostile(queue: Queue) -> str:
     queue.admin.record_action(HOSTILE, HOSTILE, detail={HOSTILE: HOSTILE})
     queue.admin.tokens.create(HOSTILE, roles=["read"], tenant=HOSTILE)
     return job.id
+
+
+def fill_an_hour(path: str) -> dict[str, str]:
+    """Fill a new SQLite file with an hour of work that ends now: most of it done, then a failure that rises."""
+    began = datetime.now(UTC) - timedelta(minutes=60)
+    clock = ManualClock(began)
+    for minute in range(60):
+        store = SqliteStore(path, clock=clock)
+        with queue_on(store) as queue:
+            _one_minute(queue, store, clock, minute)
+    with holdfast.connect(path) as queue:
+        return fill(queue)
+
+
+def _one_minute(queue: Queue, store: SqliteStore, clock: ManualClock, minute: int) -> None:
+    arrivals = 14 + minute % 7 + (10 if minute > 44 else 0)
+    jobs = [
+        {"kind": kind, "lane": lane, "tenant": ("acme", "globex", "initech")[number % 3], "payload": {"n": number}}
+        for number in range(arrivals)
+        for kind, lane in [(("email.send", "mail"), ("image.resize", "images"), ("report.make", "mail"))[number % 3]]
+    ]
+    queue.enqueue_many(jobs)
+    clock.advance(2)
+    claims = queue.claim_many(lanes=["mail", "images"], worker="worker-1", limit=16 + minute % 5, lease=600)
+    clock.advance(5)
+    for number, claim in enumerate(claims):
+        # What was counted is written at once, not every ten seconds.
+        store.rollups.due_at = 0.0
+        if claim.job.kind == "image.resize" and minute > 40 and number % 2:
+            failure = Failed(f"cannot read image {number}", reason="bad_image", traceback=TRACEBACK, permanent=True)
+            queue.settle(claim, failure)
+        else:
+            queue.settle(claim, Done({"ok": True}))
+    clock.advance(53)

@@ -129,6 +129,13 @@ run_schedule = _schedule(
 )
 
 
+async def remove_limit(visit: Visit) -> Response:
+    """Delete a limit; jobs that wait for room become ready."""
+    limit = visit.field("limit")
+    await visit.queue.limits.remove(limit, actor=visit.caller.actor)
+    return _done(visit, f"Limit {limit} is removed.", "/flow")
+
+
 async def enable_webhook(visit: Visit) -> Response:
     """Deliver events to a disabled webhook again."""
     webhook_id = visit.field("webhook")

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from holdfast.domain.job import Attempt, Job
+from holdfast.domain.overview import FlowMinute
 
 WIDTH: Final = 1000
 _FOLDED: Final = 70
@@ -67,3 +68,53 @@ def placed(stretches: Sequence[tuple[str, float, str]]) -> tuple[Span, ...]:
         spans.append(Span(round(x, 1), round(width, 1), name, seconds, label, fold))  # type: ignore[arg-type]
         x += width
     return tuple(spans)
+
+
+# --- flow ----------------------------------------------------------------------------------------------------------
+
+FLOW_HEIGHT: Final = 104
+_FLOW_TOP: Final = 8
+
+
+class FlowBar(NamedTuple):
+    """What ended within one minute: parts from the bottom up."""
+
+    x: float
+    width: float
+    parts: tuple[tuple[str, float, float], ...]
+    """Name, top and height of each part."""
+    title: str
+
+
+class FlowChart(NamedTuple):
+    """Ended jobs as bars, and arrivals as a line: a growing backlog is the gap between them."""
+
+    bars: tuple[FlowBar, ...]
+    arrivals: str
+    """The points of the line."""
+    most: int
+    """The number of jobs at the top."""
+    arrived: int
+    done: int
+    failed: int
+
+
+def flow_chart(minutes: Sequence[FlowMinute]) -> FlowChart:
+    """Return the chart of some minutes, oldest first."""
+    ended = [one.done + one.failed + one.cancelled for one in minutes]
+    most = max([1, *ended, *(one.arrived for one in minutes)])
+    scale, step = (FLOW_HEIGHT - _FLOW_TOP) / most, WIDTH / max(1, len(minutes))
+    bars, points = [], []
+    for index, one in enumerate(minutes):
+        x, top = index * step, float(FLOW_HEIGHT)
+        parts = []
+        for name, count in (("done", one.done), ("cancelled", one.cancelled), ("failed", one.failed)):
+            height = count * scale
+            top -= height
+            if count:
+                parts.append((name, round(top, 1), round(height, 1)))
+        title = f"{one.at:%H:%M}: {one.arrived:,} arrived, {one.done:,} done, {one.failed:,} failed"
+        bars.append(FlowBar(round(x + step * 0.1, 1), round(step * 0.8, 1), tuple(parts), title))
+        points.append(f"{x + step / 2:.1f},{FLOW_HEIGHT - one.arrived * scale:.1f}")
+    totals = (sum(getattr(one, name) for one in minutes) for name in ("arrived", "done", "failed"))
+    return FlowChart(tuple(bars), " ".join(points), most, *totals)

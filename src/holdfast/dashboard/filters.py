@@ -6,7 +6,7 @@ from typing import Any, Final
 from holdfast.domain import errors
 from holdfast.domain.job import STATES
 
-KEYS: Final = ("state", "kind", "lane", "tenant", "session", "root", "tag", "class")
+KEYS: Final = ("state", "kind", "lane", "tenant", "session", "root", "tag", "class", "fingerprint")
 
 
 def parse(line: str) -> list[tuple[str, str]]:

@@ -45,4 +45,7 @@ async def show(visit: Visit) -> Response:
     schedules = None
     if visit.may("list_schedules"):
         schedules = await visit.queue.schedules.list(tenant=visit.tenant, limit=_SCHEDULES_MAX)
-    return rendering.page(visit, "flow.html", "Flow", lanes=lanes, backlog=backlog, schedules=schedules)
+    limits = await visit.queue.limits.list() if visit.may("list_limits") else None
+    return rendering.page(
+        visit, "flow.html", "Flow", lanes=lanes, backlog=backlog, limits=limits, schedules=schedules
+    )

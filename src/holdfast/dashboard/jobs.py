@@ -7,16 +7,19 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from starlette.responses import RedirectResponse, Response
 
+from holdfast.client import validate_calls
 from holdfast.client.async_api import bulk
 from holdfast.dashboard import filters, rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import access, errors, validation
 from holdfast.domain.job import STATES, WAITING
-from holdfast.domain.results import Skipped
+from holdfast.domain.results import JobPage, Skipped
+from holdfast.operations import jobs as job_operations
 from holdfast.service.call import reply
 
 _PAGE = 50
 _NEWER_MAX = 100
+_EXAMINED_MAX = 20_000
 
 Verb = Literal["cancel", "requeue"]
 _COUNTED_MAX: Final = 10_000
@@ -30,8 +33,7 @@ async def show(visit: Visit) -> Response:
     problem, rows, cursor, hidden = None, [], None, 0
     try:
         options = filters.options(line, visit.grants.tenant)
-        after = visit.query.get("after") or None
-        page = await visit.queue.jobs(**options, after=after, limit=_PAGE)
+        page = await _search(visit, options, visit.query.get("after") or None, _PAGE)
         rows = [one for one in page if access.covers(visit.grants, one.lane, one.kind)]
         hidden, cursor = len(page) - len(rows), page.cursor
     except errors.InvalidInput as error:
@@ -46,6 +48,7 @@ async def show(visit: Visit) -> Response:
         rows=rows,
         cursor=cursor,
         hidden=hidden,
+        stopped=cursor is not None and len(rows) + hidden < _PAGE,
         problem=problem,
         first_page="after" not in visit.query,
         state=filters.state_of(line),
@@ -53,11 +56,18 @@ async def show(visit: Visit) -> Response:
     )
 
 
+async def _search(visit: Visit, options: dict[str, Any], after: str | None, limit: int) -> JobPage:
+    """Return a page of jobs, for which at most 20,000 are examined."""
+    unset: dict[str, Any] = dict.fromkeys(("state", "kind", "lane", "tenant", "failure_class", "older_than"))
+    job_filter = validate_calls.job_filter(**{**unset, **options})
+    return await visit.service.runner.read(job_operations.search, job_filter, after, limit, _EXAMINED_MAX)
+
+
 async def newer(visit: Visit) -> Response:
     """Return how many jobs precede the first row of a page, as JSON for the script."""
     first = visit.query.get("first", "")
     options = filters.options(visit.query.get("q", "").strip(), visit.grants.tenant)
-    page = await visit.queue.jobs(**options, limit=_NEWER_MAX)
+    page = await _search(visit, options, None, _NEWER_MAX)
     rows = [str(one.number) for one in page if access.covers(visit.grants, one.lane, one.kind)]
     count = rows.index(first) if first in rows else len(rows)
     return reply({"newer": count, "more": count >= _NEWER_MAX}, headers={"Cache-Control": "no-store"})
@@ -107,10 +117,10 @@ async def preview(visit: Visit) -> Response:
     """Count the jobs, up to a bound, and ask."""
     choice = _choice(visit)
     count, after = 0, None
-    while True:
-        page = await visit.queue.jobs(**choice.options, after=after, limit=bulk.PAGE)
+    for _ in range(_COUNTED_MAX // bulk.PAGE):
+        page = await _search(visit, choice.options, after, bulk.PAGE)
         count, after = count + len(page), page.cursor
-        if after is None or count >= _COUNTED_MAX:
+        if after is None:
             break
     return _bulk_page(
         visit, choice, total=count, more=after is not None, done=0, skipped=[], after="", state="preview"

@@ -1,31 +1,64 @@
-"""The first screen: what needs a person, and what waits."""
+"""The first screen: what needs a person, how jobs flow, lanes and models; and the page of failures."""
 
 from starlette.responses import Response
 
-from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
-from holdfast.dashboard import flow, rendering
+from holdfast.dashboard import charts, rendering
 from holdfast.dashboard.visits import Visit
-from holdfast.domain.results import Finding
+from holdfast.domain import access
+from holdfast.domain.overview import Need
+from holdfast.domain.results import FailureGroup
 
-_NEEDS_MAX = 7
+_FAILURES_MAX = 50
+_JOBS_SHOWN = 10
 
 
 async def show(visit: Visit) -> Response:
-    """Show the state of the queue."""
-    backlog = await visit.queue.admin.backlog() if visit.may("backlog") else None
-    lanes = flow.lane_rows(await visit.queue.lanes.list(), backlog, visit.grants)
-    findings: list[Finding] = []
-    if visit.may("list_problems"):
-        order = {"problem": 0, "warning": 1}
-        found = await AsyncWorkerCalls(visit.service.store).problems()
-        findings = sorted((one for one in found if one.status != "ok"), key=lambda one: order[one.status])
+    """Show the state of the queue; to a viewer of some jobs, those and their failures."""
+    if not visit.may("overview"):
+        return await _some_jobs(visit)
+    found = await visit.queue.admin.overview()
+    alert = any(one.severity == "problem" for one in found.needs)
     return rendering.page(
         visit,
         "overview.html",
-        "Overview",
-        backlog=backlog,
-        ready=0 if backlog is None else sum(one.jobs for one in backlog.ready),
-        lanes=lanes,
-        findings=findings[:_NEEDS_MAX],
-        alert=any(one.status == "problem" for one in findings),
+        found.sentence,
+        overview=found,
+        chart=charts.flow_chart(found.flow),
+        alert=alert,
+        need_link=lambda need: _need_link(visit, need),
     )
+
+
+def _need_link(visit: Visit, need: Need) -> tuple[str, str]:
+    """Return the address and the label of the page behind a row."""
+    name = need.subject
+    pages: dict[str, tuple[str, str]] = {
+        "failure": (visit.link("/failures", fingerprint=name), "Show"),
+        "lane": (visit.link("/jobs", q=f"state:ready lane:{name}"), "Jobs"),
+        "unserved": (visit.link("/jobs", q=f"state:ready kind:{name}"), "Jobs"),
+        "worker": (visit.link("/workers"), "Workers"),
+        "webhook": (visit.link("/webhooks"), "Webhooks"),
+        "schedule": (visit.link("/flow"), "Schedules"),
+    }
+    return pages.get(need.about, (visit.link("/system"), "System"))
+
+
+async def _some_jobs(visit: Visit) -> Response:
+    groups = await _groups(visit, None)
+    running = await visit.queue.jobs(state="running", tenant=visit.grants.tenant, limit=_JOBS_SHOWN)
+    jobs = [one for one in running if access.covers(visit.grants, one.lane, one.kind)]
+    recent = [one for one in groups if one.this_hour]
+    return rendering.page(visit, "overview_of_some.html", "Overview", groups=recent, jobs=jobs, alert=bool(recent))
+
+
+async def failures(visit: Visit) -> Response:
+    """Show failed jobs in groups that failed in the same way, or one of these groups."""
+    fingerprint = visit.query.get("fingerprint") or None
+    groups = await _groups(visit, fingerprint)
+    return rendering.page(visit, "failures.html", "Failures", groups=groups, fingerprint=fingerprint)
+
+
+async def _groups(visit: Visit, fingerprint: str | None) -> list[FailureGroup]:
+    """Return the groups that the viewer may see: all lanes of a group must be within the scopes."""
+    found = await visit.queue.admin.failures(fingerprint=fingerprint, tenant=visit.grants.tenant, limit=_FAILURES_MAX)
+    return [one for one in found if all(access.covers(visit.grants, lane, one.kind) for lane in one.lanes)]

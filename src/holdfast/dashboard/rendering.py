@@ -37,6 +37,7 @@ class NavigationLink(NamedTuple):
 NAVIGATION: Final = (
     NavigationLink("/", "Overview", "list_jobs"),
     NavigationLink("/jobs", "Jobs", "list_jobs"),
+    NavigationLink("/failures", "Failures", "list_failures"),
     NavigationLink("/flow", "Flow", "list_lanes"),
     NavigationLink("/workers", "Workers", "list_workers"),
     NavigationLink("/sessions", "Sessions", "list_sessions"),

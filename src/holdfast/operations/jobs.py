@@ -69,9 +69,7 @@ async def jobs(
     tx: contract.StoreTransaction, job_filter: results.JobFilter, after: str | None, limit: int
 ) -> results.JobPage:
     """Return a page of jobs, newest first."""
-    by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED
-    by_finish = by_finish and job_filter.session is None and job_filter.root is None and not job_filter.tags
-    by_finish = by_finish or job_filter.fingerprint is not None
+    by_finish = _is_by_finish(job_filter)
     if job_filter.session is not None:
         job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)
@@ -79,6 +77,36 @@ async def jobs(
     page = found[:limit]
     cursor = _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None
     return results.JobPage(tuple(map(job_of, page)), cursor)
+
+
+async def search(
+    tx: contract.StoreTransaction, job_filter: results.JobFilter, after: str | None, limit: int, examined: int
+) -> results.JobPage:
+    """Return a page of jobs as `jobs` does, but examine at most so many jobs.
+
+    If the search has stopped before the page was full, the page has fewer jobs and a cursor.
+    """
+    if job_filter.session or job_filter.root or job_filter.tags or job_filter.fingerprint:
+        # These have an index of their own.
+        return await jobs(tx, job_filter, after, limit)
+    by_finish = _is_by_finish(job_filter)
+    before = _position(after, by_finish=by_finish)
+    floor = await tx.jobs_floor(job_filter.states[0] if by_finish else None, before, examined)
+    now = await tx.now()
+    if floor is None:
+        return await jobs(tx, job_filter, after, limit)
+    found = await tx.list_jobs(job_filter, before, limit, now, by_finish=by_finish, floor=floor)
+    if len(found) == limit:
+        return results.JobPage(tuple(map(job_of, found)), _cursor(found[-1], by_finish=by_finish))
+    stopped = f"f1-{floor[0]}-{floor[1]}" if by_finish else f"o1-{floor[1]}"
+    return results.JobPage(tuple(map(job_of, found)), stopped)
+
+
+def _is_by_finish(job_filter: results.JobFilter) -> bool:
+    """Return whether jobs are listed by their finish time."""
+    finished = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED
+    other = job_filter.session is not None or job_filter.root is not None or bool(job_filter.tags)
+    return (finished and not other) or job_filter.fingerprint is not None
 
 
 def _cursor(job: JobRow, *, by_finish: bool) -> str:

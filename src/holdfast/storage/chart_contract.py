@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
+from holdfast.domain.job import State
 from holdfast.domain.rollups import RollupRow
 from holdfast.storage.rollup_buffer import RollupBuffer
 
@@ -56,3 +57,7 @@ class ChartTransaction(ABC):
     @abstractmethod
     async def newest_rollups(self, since_ms: int, limit: int) -> list[RollupRow]:
         """Return the newest rollups of any width that began since a time."""
+
+    @abstractmethod
+    async def jobs_floor(self, state: State | None, before: tuple[int, int], examined: int) -> tuple[int, int] | None:
+        """Return the position so many jobs below another: of one finished state, or of all by enqueue order."""

@@ -378,9 +378,20 @@ class StoreTransaction(
 
     @abstractmethod
     async def list_jobs(
-        self, job_filter: results.JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self,
+        job_filter: results.JobFilter,
+        before: JobPosition,
+        limit: int,
+        now: Now,
+        *,
+        by_finish: bool,
+        floor: JobPosition = (-1, -1),
     ) -> list[JobRow]:
-        """Return jobs below a position, newest first, without locking them."""
+        """Return jobs below a position, newest first, without locking them.
+
+        *floor* is a position where the search stops, for filters of no, one or several states without others that
+        have an index.
+        """
 
     @abstractmethod
     async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:

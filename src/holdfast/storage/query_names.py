@@ -60,6 +60,7 @@ SharedQuery: TypeAlias = Literal[
     "jobs_due",
     "jobs_expired",
     "jobs_expired_of_worker",
+    "jobs_order_floor",
     "jobs_past_deadline",
     "jobs_succeeding",
     # settle
@@ -116,6 +117,7 @@ SharedQuery: TypeAlias = Literal[
     "jobs_by_session",
     "jobs_by_tags",
     "jobs_count",
+    "jobs_finish_floor",
     "jobs_finished",
     "report_problems",
     # admin

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.domain import limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
+from holdfast.domain.job import State
 from holdfast.domain.rollups import RollupRow
 from holdfast.storage.chart_contract import JobFailure
 from holdfast.storage.sql_queries import SqlQueries
@@ -77,3 +78,12 @@ class SqlCharts(SqlQueries):
     async def newest_rollups(self, since_ms: int, limit: int) -> list[RollupRow]:
         """Return the newest rollups."""
         return [RollupRow(*row) for row in await self.query("rollups_since", {"since": since_ms, "limit": limit})]
+
+    async def jobs_floor(self, state: State | None, before: tuple[int, int], examined: int) -> tuple[int, int] | None:
+        """Return the position so many jobs below another: of one finished state, or of all by enqueue order."""
+        values = {"before": before[1], "examined": examined}
+        if state is None:
+            found = await self.query("jobs_order_floor", values)
+            return (-1, found[0][0]) if found else None
+        found = await self.query("jobs_finish_floor", {**values, "state": state, "finished_before": before[0]})
+        return (found[0][0], found[0][1]) if found else None

@@ -473,9 +473,16 @@ class SqlTransaction(
         return await self._jobs("jobs_by_seq", {"seqs": list(seqs)})
 
     async def list_jobs(
-        self, job_filter: results.JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self,
+        job_filter: results.JobFilter,
+        before: JobPosition,
+        limit: int,
+        now: Now,
+        *,
+        by_finish: bool,
+        floor: JobPosition = (-1, -1),
     ) -> list[JobRow]:
-        """Return jobs below a position."""
+        """Return jobs below a position and not below a floor."""
         finished_before, seq_before = before
         values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
         session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
@@ -491,9 +498,9 @@ class SqlTransaction(
             return await self._jobs("jobs_by_tags", {**values, "tag": tag, "value": value, "tags": tags})
         if by_finish:
             del values["states"]
-            state = {"state": job_filter.states[0], "finished_before": finished_before}
-            return await self._jobs("jobs_by_finish", {**values, **state})
-        return await self._jobs("jobs_by_order", values)
+            values |= {"finished_before": finished_before, "finished_floor": floor[0], "floor": floor[1]}
+            return await self._jobs("jobs_by_finish", {**values, "state": job_filter.states[0]})
+        return await self._jobs("jobs_by_order", {**values, "floor": floor[1]})
 
     async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
         """Return the number of matching jobs by lane, kind and state."""

@@ -97,6 +97,7 @@ select * from holdfast.job_row where id = %(id)s /* lock: for update */;
 select * from holdfast.job_row
  where finished_at_ms is not null and state = %(state)s
    and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
+   and (finished_at_ms, seq) >= (%(finished_floor)s, %(floor)s)
    and (%(kind)s::text is null or kind = %(kind)s::text)
    and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
    and (%(tenant)s::text is null or tenant = %(tenant)s::text)
@@ -112,7 +113,7 @@ select * from holdfast.job_row where id = any (%(ids)s::text[]) order by seq /* 
 -- name: jobs_by_order
 -- List jobs by enqueue order, newest first, with any filter.
 select * from holdfast.job_row
- where seq < %(before)s
+ where seq < %(before)s and seq >= %(floor)s
    and (%(states)s::text[] is null or state = any (%(states)s::text[]))
    and (%(kind)s::text is null or kind = %(kind)s::text)
    and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
@@ -194,11 +195,23 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
    and (r.lane = %(lane)s::text or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))
  group by r.lane, r.kind, j.state;
 
+-- name: jobs_finish_floor
+-- Find the position so many jobs of one finished state below another, by finish time.
+select finished_at_ms, seq from holdfast.job
+ where finished_at_ms is not null and state = %(state)s
+   and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
+ order by finished_at_ms desc, seq desc
+ limit 1 offset %(examined)s;
+
 -- name: jobs_finished
 -- Read the jobs among these that have finished, and those that wait although their deadline has passed.
 select * from holdfast.job_row
  where id = any (%(ids)s::text[])
    and (finished_at_ms is not null or (deadline_at_ms <= %(now)s and state <> 'running'));
+
+-- name: jobs_order_floor
+-- Find the job so many jobs below another, by enqueue order.
+select seq from holdfast.job where seq < %(before)s order by seq desc limit 1 offset %(examined)s;
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.

@@ -99,6 +99,7 @@ select * from holdfast_job_row where id = :id;
 select * from holdfast_job_row
  where finished_at_ms is not null and state_number = (select number from holdfast_state where name = :state)
    and (finished_at_ms, seq) < (:finished_before, :before)
+   and (finished_at_ms, seq) >= (:finished_floor, :floor)
    and (:kind is null or kind = :kind)
    and (lane = :lane or (:lane is null and lane <> :system_lane))
    and (:tenant is null or tenant = :tenant)
@@ -114,7 +115,7 @@ select * from holdfast_job_row where id in (select value from json_each(:ids));
 -- name: jobs_by_order
 -- List jobs by enqueue order, newest first, with any filter.
 select * from holdfast_job_row
- where seq < :before
+ where seq < :before and seq >= :floor
    and (:states is null or state in (select value from json_each(:states)))
    and (:kind is null or kind = :kind)
    and (lane = :lane or (:lane is null and lane <> :system_lane))
@@ -197,11 +198,23 @@ select r.lane, r.kind, s.name, sum(j.jobs)
    and (r.lane = :lane or (:lane is null and r.lane <> :system_lane))
  group by r.lane, r.kind, s.name;
 
+-- name: jobs_finish_floor
+-- Find the position so many jobs of one finished state below another, by finish time.
+select finished_at_ms, seq from holdfast_job
+ where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
+   and (finished_at_ms, seq) < (:finished_before, :before)
+ order by finished_at_ms desc, seq desc
+ limit 1 offset :examined;
+
 -- name: jobs_finished
 -- Read the jobs among these that have finished, and those that wait although their deadline has passed.
 select * from holdfast_job_row
  where id in (select value from json_each(:ids))
    and (finished_at_ms is not null or (deadline_at_ms <= :now and state_number <> {running}));
+
+-- name: jobs_order_floor
+-- Find the job so many jobs below another, by enqueue order.
+select seq from holdfast_job where seq < :before order by seq desc limit 1 offset :examined;
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
