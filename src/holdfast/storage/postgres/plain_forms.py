@@ -207,15 +207,15 @@ async def settle_and_claim(
     if plan is None or any(map(_is_linked, settlements)):
         return None
     _, routes, positions, [guarding, claiming] = plan
-    statements = [guarding, settling(settlements, started), claiming]
+    settles = [settling(settlements, started)] if settlements or started else []
     try:
-        [[guard], settled, rows] = await tx.run_alone(statements, job_topics(settlements))
+        [[guard], *settled, rows] = await tx.run_alone([guarding, *settles, claiming], job_topics(settlements))
     except psycopg.Error as error:
         if error.sqlstate == UNDONE:
             return None
         raise
     claims = _claims(memory, request, routes, positions, guard, rows)
-    return None if claims is None else (finished(settled), claims)
+    return None if claims is None else (finished(*settled or [[]]), claims)
 
 
 _Plan: TypeAlias = tuple[RoutingTable, dict[int, Route], dict[int, ScanPosition], list[Sent]]
