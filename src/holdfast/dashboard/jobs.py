@@ -153,9 +153,6 @@ def _number(visit: Visit, name: str) -> int:
 
 
 def _bulk_page(visit: Visit, choice: BulkChoice, *, skipped: list[Skipped], **values: Any) -> Response:
-    parts = [part for key, value in filters.parse(choice.line) for part in _argument(key, value)]
-    if "state" not in dict(filters.parse(choice.line)):
-        parts = [part for state in choice.options["state"] for part in ("--state", state)] + parts
     return rendering.page(
         visit,
         "bulk.html",
@@ -163,12 +160,15 @@ def _bulk_page(visit: Visit, choice: BulkChoice, *, skipped: list[Skipped], **va
         choice=choice,
         skipped=skipped[:_SKIPPED_SHOWN],
         skipped_count=len(skipped),
-        shown_command=rendering.command("holdfast", "jobs", choice.verb, *parts),
+        shown_command=_command(choice),
         **values,
     )
 
 
-def _argument(key: str, value: str) -> list[str]:
-    if key == "state":
-        return [part for state in value.split(",") for part in ("--state", state)]
-    return [f"--{'failure-class' if key == 'class' else key}", value]
+def _command(choice: BulkChoice) -> str | None:
+    """Return the command line that does the same; None if it has no option for a part of the filter."""
+    pairs = [(key, value) for key, value in filters.parse(choice.line) if key != "state"]
+    if not {key for key, _ in pairs} <= {"kind", "lane", "tenant"}:
+        return None
+    states = [part for state in choice.options["state"] for part in ("--state", state)]
+    return rendering.command("holdfast", "jobs", choice.verb, *states, *(p for k, v in pairs for p in (f"--{k}", v)))
