@@ -61,6 +61,21 @@ def due_maintenance(harness: Harness, queue: Queue) -> None:
     harness.clock.advance(20)
 
 
+def gates_full(_harness: Harness, queue: Queue) -> Claim:
+    """Fill one gate of two; the other has room, and jobs are parked at the first."""
+    queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)
+    queue.limits.set("rate", kinds=["call"], rate=10)
+    for tenant in ("a", "a", "a", "b"):
+        queue.enqueue("call", tenant=tenant)
+    claim = claim_one(queue, tenant="a", lease=30)
+    assert queue.claim(tenant="a") is None
+    return claim
+
+
+def room_at_a_gate(harness: Harness, queue: Queue) -> None:
+    queue.settle(gates_full(harness, queue), Done())
+
+
 def schedules_due(harness: Harness, queue: Queue) -> None:
     """Set three schedules of which two are due and one is paused."""
     overlaps: dict[str, Literal["allow", "skip"]] = {"a": "allow", "b": "skip", "c": "allow"}
@@ -313,6 +328,18 @@ CASES = {
     ),
     "requeue a member": Case(member_counted, lambda queue, _: queue.requeue("failed")),
     "cancel a group": Case(member_counted, lambda queue, _: queue.groups.cancel("g")),
+    "set a limit": Case(one_running, lambda queue, _: queue.limits.set("a", kinds=["work"], concurrency=1)),
+    "change the key of a limit": Case(
+        gates_full, lambda queue, _: queue.limits.set("llm", kinds=["call"], concurrency=1)
+    ),
+    "remove a limit": Case(gates_full, lambda queue, _: queue.limits.remove("llm")),
+    "claim at gates": Case(
+        gates_full, lambda queue, _: queue.claim_many(limit=9, worker="w", incarnation="i", lease_token="t")
+    ),
+    "offer room at a gate": Case(
+        room_at_a_gate, lambda queue, _: queue.claim_many(limit=9, worker="w", incarnation="i", lease_token="t")
+    ),
+    "close a gate": Case(gates_full, lambda queue, claim: queue.settle(claim, Deferred(after=20, closes=True))),
     "set a schedule": Case(nothing, lambda queue, _: queue.schedules.set("a", kind="work", every=60)),
     "change a schedule": Case(schedules_due, lambda queue, _: queue.schedules.set("a", kind="work", every=90)),
     "fire schedules": Case(
@@ -327,7 +354,7 @@ CASES = {
 
 # A repeated requeue is refused, because the job is no longer failed, as is the removal of what is gone; a schedule
 # that is run twice enqueues two jobs, and a group that is stored twice is sealed. All other calls are repeated.
-_ONCE = {"requeue", "requeue a member", "store a group", "run a schedule", "remove a schedule"}
+_ONCE = {"requeue", "requeue a member", "store a group", "run a schedule", "remove a schedule", "remove a limit"}
 REPEATED = [name for name in CASES if name not in _ONCE]
 
 
@@ -339,6 +366,7 @@ def snapshot(queue: Queue) -> object:
         queue.lanes.list(),
         queue.schedules.list(),
         queue.groups.list(),
+        queue.limits.list(),
         [(queue.attempts(job.id), queue.artifacts(job.id), queue.output(job.id)) for job in jobs],
     )
 

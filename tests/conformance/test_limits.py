@@ -368,6 +368,48 @@ class TestRates:
         assert done == 20
 
 
+class TestClosing:
+    def test_a_deferral_can_close_the_key_and_one_job_reopens_it(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=3)
+        enqueue(queue, 6, tenant="a")
+        enqueue(queue, 1, tenant="b")
+        first, *others = queue.claim_many(limit=3, tenant="a", lease=600)
+        deferred = queue.settle(first, Deferred(after=20, closes=True))
+        finish(queue, others)
+
+        assert (deferred.state, deferred.attempt) == ("scheduled", 0)
+        assert tenants(queue.claim_many(limit=9)) == {"b": 1}
+        [use] = queue.limits.show("a")
+        assert use.closed
+        assert use.opens_at == deferred.due_at
+        clock.advance(seconds=21)
+        probe = queue.claim_many(limit=9, lease=600)
+        assert tenants(probe) == {"a": 1}
+        assert queue.claim_many(limit=9) == []
+        finish(queue, probe)
+        assert len(queue.claim_many(limit=9)) == 3
+
+    def test_a_probe_may_close_it_again(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("llm", kinds=["call"], rate=1_000)
+        enqueue(queue, 4)
+        for _ in range(3):
+            [claim] = queue.claim_many(limit=1, lease=600)
+            queue.settle(claim, Deferred(after=20, closes=True))
+            assert queue.claim_many(limit=9) == []
+            clock.advance(seconds=21)
+        probe = queue.claim_many(limit=9, lease=600)
+        assert len(probe) == 1
+        finish(queue, probe)
+        assert len(drain(queue)) == 3
+
+    def test_without_a_limit_it_is_a_deferral(self, queue: Queue) -> None:
+        enqueue(queue, 2)
+        claim = queue.claim()
+        assert claim is not None
+        queue.settle(claim, Deferred(after=20, closes=True))
+        assert len(queue.claim_many(limit=9)) == 1
+
+
 @pytest.mark.validation
 @pytest.mark.parametrize(
     ("options", "field"),

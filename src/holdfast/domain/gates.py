@@ -76,7 +76,7 @@ class KeyUse:
     opens_at: datetime | None
     """When the next job may start, if time alone decides; None if one may start now, or after the end of another."""
     closed: bool
-    """Whether a handler has closed the key (`Retry(closes=True)`)."""
+    """Whether a handler has closed the key: `Retry(after=…, closes=True)`."""
 
 
 class LimitRow(NamedTuple):
@@ -131,6 +131,7 @@ class Gate(NamedTuple):
     until_us: int
     """The time up to which starts at the full rate would have used up the rate; in microseconds."""
     closed_until_ms: int
+    """0 if it is open; if the time has passed, one job starts alone, and its end opens the gate."""
     turns_json: str
     """The fair_key to which a job was offered last, by route."""
     wake_at_ms: int
@@ -149,6 +150,8 @@ def room(limit: LimitRow, gate: Gate, running: int, now_ms: int) -> Room:
     if gate.closed_until_ms > now_ms:
         return Room(0, gate.closed_until_ms)
     free = limits.CLAIM_MAX if limit.concurrency is None else max(limit.concurrency - running, 0)
+    if gate.closed_until_ms:
+        free = min(free, 0 if running else 1)
     if limit.rate is None or not free:
         return Room(free)
     step_us, now_us = limit.step_us, now_ms * 1000
@@ -161,14 +164,20 @@ def room(limit: LimitRow, gate: Gate, running: int, now_ms: int) -> Room:
 
 def started(limit: LimitRow, gate: Gate, starts: int, now_ms: int) -> Gate:
     """Return *gate* after so many starts."""
+    if starts and gate.closed_until_ms:
+        gate = gate._replace(closed_until_ms=PROBED)
     if limit.rate is None or not starts:
         return gate
     return gate._replace(until_us=max(gate.until_us, now_ms * 1000) + starts * limit.step_us)
 
 
-def is_idle(gate: Gate, now_ms: int) -> bool:
-    """Return whether *gate* keeps nothing in mind."""
-    return gate.until_us <= now_ms * 1000 and gate.closed_until_ms <= now_ms
+PROBED: Final = 1
+"""As the time until which a gate is closed: the first job after that time has started."""
+
+
+def reopened(gate: Gate, running: int) -> Gate:
+    """Return *gate* open if the first job after it was closed has ended, and has not closed it again."""
+    return gate._replace(closed_until_ms=0) if gate.closed_until_ms == PROBED and not running else gate
 
 
 # --- validation ----------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class Deferred:
     """Seconds until the job may be claimed again."""
     until: datetime | None = None
     """The earliest time at which it may be claimed again."""
+    closes: bool = False
+    """Whether no other job with its key for a limit starts until then either, as after a response with status 429."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,9 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
         raise errors.InvalidInput("after", "give either after or until")
     pause_ms = None if deferred.after is None else validation.duration_ms(deferred.after, "after")
     until_ms = None if deferred.until is None else validation.timestamp_ms(deferred.until, "until")
-    return CheckedOutcome(deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms)
+    closes = ("closes",) if validation.flag(deferred.closes, "closes") else ()
+    digest = _digest("deferred", pause_ms, until_ms, *closes)
+    return CheckedOutcome(deferred, digest, pause_ms=pause_ms, until_ms=until_ms)
 
 
 def _shortened(text: str, chars_max: int) -> str:

@@ -135,6 +135,8 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, wakes: Sequence[Wake
     for number, use in sorted(uses.items()):
         gate = locked.get(number) or gates.Gate(number, 0, "", 0, 0, "{}", 0)
         limit = routing.limits.get(gate.limit)
+        if (after := gates.reopened(gate, use.running)) is not gate:
+            await tx.write_gate(gate := after)
         if use.has_parked:
             if await _offer(tx, routing, gate, limit, use, now):
                 left.add(number)

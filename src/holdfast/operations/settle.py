@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from holdfast.domain import clock, errors, limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
 from holdfast.domain.job import JobRow, columns_of, job_of, row_of
-from holdfast.domain.outcomes import CheckedOutcome, Done, children_of
+from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
 from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, lease
@@ -159,6 +159,8 @@ async def _settle_each(
             settled = await find_duplicate_settlement(tx, jobs.get(seq), fence, checked)
             call.settlements.append(Settlement(claim, job_of(settled)) if settled else Settlement(claim, error=lost))
             continue
+        if type(checked.outcome) is Deferred and checked.outcome.closes and routing.has_limits:
+            await tx.close_gate_of(seq, transition.after.due_at_ms)
         if checked.follow_ups or checked.artifacts:
             await _flush(tx, call)
             call.settlements.append(await _settle_with_extras(tx, call, claim, checked, transition))

@@ -156,9 +156,10 @@ def outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
                 **({} if checked.pause_ms is None else {"retry_after": checked.pause_ms / 1000}),
             }
         case Deferred():
+            closes = {"closes": True} if checked.outcome.closes else {}
             if checked.until_ms is not None:
-                return {"outcome": "deferred", "until": time(checked.until_ms)}
-            return {"outcome": "deferred", "after": (checked.pause_ms or 0) / 1000}
+                return {"outcome": "deferred", "until": time(checked.until_ms), **closes}
+            return {"outcome": "deferred", "after": (checked.pause_ms or 0) / 1000, **closes}
         case _:
             return {"outcome": "released"}
 

@@ -20,7 +20,7 @@ INCARNATION: Final = "http"
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "done": frozenset(("result", "follow_ups", "artifacts", "digest")),
     "failed": frozenset(("message", "reason", "permanent", "retry_after", "traceback", "backoff")),
-    "deferred": frozenset(("after", "until")),
+    "deferred": frozenset(("after", "until", "closes")),
     "released": frozenset(),
 }
 _WORKER_OPTIONS: Final = ("affinities_held", "affinities_max", "hold_left", "drain", "exclusive", "cut_off")

@@ -216,6 +216,7 @@ OUTCOME: Final[Schema] = {
     "backoff": nullable(BACKOFF),
     "after": number(0, SECONDS_MAX),
     "until": TIME,
+    "closes": {**BOOLEAN, "description": "Whether no other job with its key for a limit starts until then either."},
 }
 SETTLE: Final = strict(["epoch", "lease_token", "outcome"], {**LEASE, **OUTCOME})
 SETTLEMENT: Final = strict(

@@ -69,6 +69,10 @@ class GatesTransaction(ABC):
         """Return the gates of a key, without locking them."""
 
     @abstractmethod
+    async def close_gate_of(self, seq: int, until_ms: int) -> None:
+        """Close the gate that counts a running job until a time."""
+
+    @abstractmethod
     async def write_gate(self, gate: Gate) -> None:
         """Store what a gate keeps in mind."""
 

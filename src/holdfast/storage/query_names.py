@@ -256,6 +256,7 @@ SharedQuery: TypeAlias = Literal[
     "rollups_old",
     "rollups_since",
     # limits by key
+    "gate_close",
     "gate_offered",
     "gate_parked",
     "gate_routes",

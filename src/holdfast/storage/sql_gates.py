@@ -64,6 +64,10 @@ class SqlGates(SqlQueries):
         """Return the gates of a key."""
         return [Gate(*row) for row in await self.query("gates_of_key", {"key": key})]
 
+    async def close_gate_of(self, seq: int, until_ms: int) -> None:
+        """Close the gate that counts a running job."""
+        await self.query("gate_close", {"seq": seq, "until_ms": until_ms})
+
     async def write_gate(self, gate: Gate) -> None:
         """Store what a gate keeps in mind."""
         values = {

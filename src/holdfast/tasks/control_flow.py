@@ -15,7 +15,9 @@ class OutcomeRequest(Exception):  # noqa: N818  # control flow, not an error
 class Retry(OutcomeRequest):
     """Raised by a handler to retry the job after *after* seconds, or after its backoff.
 
-    The attempt counts; if it was the last one, the job fails. *reason* is a short code.
+    The attempt counts; if it was the last one, the job fails. *reason* is a short code. With *closes*, as after a
+    response with status 429, no other job with its key for a limit starts within *after* seconds either, and the
+    attempt does not count.
     """
 
     message: str
@@ -24,16 +26,26 @@ class Retry(OutcomeRequest):
     """Seconds until the next attempt; None for the backoff."""
     reason: str
     """A short code, such as `rate_limit`."""
+    closes: bool
+    """Whether it closes the key of the job for a limit until then."""
 
     def __init__(
-        self, message: str = "the handler requested a retry", *, after: Duration | None = None, reason: str = "retry"
+        self,
+        message: str = "the handler requested a retry",
+        *,
+        after: Duration | None = None,
+        reason: str = "retry",
+        closes: bool = False,
     ) -> None:
+        if validation.flag(closes, "closes") and after is None:
+            raise errors.InvalidInput("after", "must be given with closes")
         super().__init__(_text(message))
         if after is not None:
             validation.duration_ms(after, "after")
         self.message = message
         self.after = after
         self.reason = validation.reason(reason, "reason")
+        self.closes = closes
 
 
 class Defer(OutcomeRequest):

@@ -67,6 +67,8 @@ def _outcome_of_error(error: BaseException, policy: Policy, state: HandlerState)
 def _requested(error: control_flow.OutcomeRequest, policy: Policy, state: HandlerState) -> Outcome:
     trace = None if error.__cause__ is None and error.__context__ is None else _trace(error)
     match error:
+        case control_flow.Retry(closes=True):
+            return Deferred(after=error.after, closes=True)
         case control_flow.Retry():
             backoff = _backoff(policy, state)
             return Failed(error.message, error.reason, retry_after=error.after, backoff=backoff, traceback=trace)

@@ -42,7 +42,9 @@ def encode_outcome(outcome: outcomes.Outcome, tenant: str) -> tuple[Message, lis
         case outcomes.Deferred():
             return {
                 "outcome": "deferred",
-                "options": _encode_options({"after": outcome.after, "until": outcome.until}),
+                "options": _encode_options(
+                    {"after": outcome.after, "until": outcome.until, "closes": outcome.closes}
+                ),
             }, []
         case outcomes.Released():
             return {"outcome": "released"}, []

@@ -1,5 +1,10 @@
 -- Limits by key and their gates.
 
+-- name: gate_close
+-- Close the gate that counts a job until a time, unless it is closed for longer.
+update holdfast.gate set closed_until_ms = greatest(closed_until_ms, %(until_ms)s::bigint)
+ where gate = (select j.gate from holdfast.job j where j.seq = %(seq)s);
+
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.
 select count(*) from (

@@ -1,5 +1,10 @@
 -- Limits by key and their gates.
 
+-- name: gate_close
+-- Close the gate that counts a job until a time, unless it is closed for longer.
+update holdfast_gate set closed_until_ms = max(closed_until_ms, :until_ms)
+ where gate = (select gate from holdfast_job where seq = :seq);
+
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.
 select count(*) from (

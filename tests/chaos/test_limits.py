@@ -1,0 +1,96 @@
+"""Processes that are killed and stopped at random never exceed a limit by key, and no job is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+
+import pytest
+
+import holdfast
+from holdfast import Done, Failed, LeaseLost
+from tests.chaos.engines import open_engine
+from tests.chaos.processes import PATIENCE_SECONDS, Child
+
+pytestmark = pytest.mark.slow("processes are killed and stopped for some seconds")
+
+PROCESSES, STRIKES, JOBS, AT_ONCE = 3, 14, 25, 2
+TENANTS = ("a", "b", "c")
+
+
+def work(pipe: Connection, url: str, seed: int) -> None:
+    """Claim and settle jobs until killed."""
+    chance = random.Random(seed)
+    with holdfast.connect(url) as queue:
+        pipe.send("ready")
+        while True:
+            for claim in queue.claim_many(worker=f"w{seed}", limit=chance.randint(1, 4), lease=0.4):
+                # A process that was stopped for longer than its lease is refused.
+                with contextlib.suppress(LeaseLost):
+                    queue.settle(claim, Done() if chance.random() < 0.8 else Failed("no", retry_after=0))
+
+
+def test_limits_hold_under_kills_and_stops_and_all_jobs_end(store_url: str) -> None:
+    engine = open_engine(store_url)
+    engine.prepare()
+    queue, chance = engine.queue, random.Random(1)
+    queue.limits.set("tenant", kinds=["call"], key="tenant", concurrency=AT_ONCE)
+    queue.limits.set("shared", kinds=["shared"], concurrency=1)
+    queue.limits.set("rate", kinds=["call"], key="tag:model", rate=1_000, per=1, burst=50)
+    queue.enqueue_many(
+        [
+            {"kind": kind, "tenant": tenant, "tags": {"model": str(n % 2)}, "max_attempts": 1_000}
+            for n in range(JOBS)
+            for tenant in TENANTS
+            for kind in ("call", "shared")
+        ]
+    )
+    children = [Child(work, store_url, number) for number in range(PROCESSES)]
+    try:
+        for strike in range(STRIKES):
+            _check(queue)
+            place = chance.randrange(PROCESSES)
+            if chance.random() < 0.5:
+                children[place].kill()
+                children[place] = Child(work, store_url, PROCESSES + strike)
+            else:
+                children[place].stop()
+                _look(queue, chance.uniform(0.0, 0.6))
+                children[place].resume()
+            if strike == STRIKES // 2:
+                queue.limits.set("tenant", kinds=["call"], key="tenant", concurrency=1)
+                queue.limits.set("tenant", kinds=["call"], key="tenant", concurrency=AT_ONCE)
+            _look(queue, 0.1)
+    finally:
+        for child in children:
+            child.kill()
+    _end(queue)
+    assert queue.counts() == {"done": JOBS * len(TENANTS) * 2}
+    assert engine.damage() == []
+    queue.close()
+
+
+def _look(queue: holdfast.Queue, seconds: float) -> None:
+    """Check the limits for a while."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        _check(queue)
+
+
+def _check(queue: holdfast.Queue) -> None:
+    jobs = list(queue.jobs(state="running", limit=1_000))
+    by_tenant = Counter(job.tenant for job in jobs if job.kind == "call")
+    assert max(by_tenant.values(), default=0) <= AT_ONCE
+    assert sum(job.kind == "shared" for job in jobs) <= 1
+
+
+def _end(queue: holdfast.Queue) -> None:
+    """Run what is left, in one process; what the killed ones held ends when its lease expires."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while set(queue.counts()) - {"done"}:
+        assert time.monotonic() < until, queue.counts()
+        for claim in queue.claim_many(worker="last", limit=10, lease=30):
+            queue.settle(claim, Done())
