@@ -183,3 +183,17 @@ def test_a_wrong_filter_is_refused(cli: Cli, arguments: list[str]) -> None:
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert json.loads(result.stderr)["error"]["code"] == "invalid_input"
+
+
+def test_a_filter_line_selects_jobs_as_options_do(cli: Cli, failed_job: str) -> None:
+    cli.queue.enqueue("email.send", job_id="other", tags={"order": "42"})
+
+    def listed(*arguments: str) -> list[str]:
+        return [job["id"] for job in cli.json("jobs", "list", *arguments)["jobs"]]
+
+    assert listed("state:failed kind:email.send") == [failed_job]
+    assert listed("tag:order=42 state:ready,failed") == ["other"]
+    assert listed("age>1d") == []
+    assert listed("kind:email.send", "--state", "ready") == ["other"]
+    assert "state is in the filter" in cli.refusal("jobs", "list", "state:failed", "--state", "ready", code=2)
+    assert "write key:value" in cli.refusal("jobs", "list", "failed", code=2)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,36 @@ def test_an_encoded_payload_and_result_are_shown_as_encoded(cli: Cli) -> None:
     assert job["payload"]["holdfast.codec"] == job["result"]["holdfast.codec"] == "scrambler"
     assert "scrambler" in cli.text("jobs", "wait", made.id)
     assert cli.json("jobs", "list")
+
+
+class TestTimeline:
+    def test_each_attempt_has_how_long_it_waited_and_ran(self, cli: Cli) -> None:
+        cli.queue.enqueue("mail", job_id="one", max_attempts=3)
+        for outcome in (holdfast.Failed("line is busy", reason="busy", retry_after=0), holdfast.Done()):
+            claim = cli.queue.claim(worker="w1")
+            assert claim is not None
+            cli.queue.settle(claim, outcome)
+
+        text = cli.text("jobs", "show", "one", columns=100)
+        story = [line.strip() for line in text.partition("Timeline\n")[2].partition("\n\n")[0].splitlines()]
+
+        assert story[0].endswith("enqueued")
+        assert "attempt 1 started on w1" in story[1]
+        assert "failed after" in story[2]
+        assert "busy: line is busy" in story[2]
+        assert "attempt 2 started on w1" in story[3]
+        assert "done after" in story[4]
+        assert len(story) == 5
+
+    def test_a_waiting_job_says_for_what(self, cli: Cli) -> None:
+        cli.queue.enqueue("mail", job_id="later", delay=3600)
+        cli.queue.enqueue("mail", job_id="now")
+        cli.queue.enqueue("mail", job_id="gone")
+        cli.queue.cancel("gone")
+
+        assert "scheduled, due in" in cli.text("jobs", "show", "later", columns=80)
+        assert "ready for" in cli.text("jobs", "show", "now", columns=80)
+        assert re.search(r"\+\S+ +cancelled", cli.text("jobs", "show", "gone", columns=80))
+        claim = cli.queue.claim(worker="w1", kinds=["mail"])
+        assert claim is not None
+        assert "running for" in cli.text("jobs", "show", claim.job.id, columns=80)

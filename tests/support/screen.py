@@ -78,6 +78,12 @@ class Screen:
             self._column = min(self._column + count, self._width - 1)
         elif final == "D":
             self._column = max(self._column - count, 0)
+        elif final == "H":
+            assert not numbers, "only the way home is understood"
+            self._row, self._column = max(len(self._lines) - self._height, 0), 0
+        elif final == "J":
+            del self._lines[self._row + 1 :]
+            del self._lines[self._row][self._column :]
         elif final == "K":
             line = self._lines[self._row]
             del line[0 if numbers == "2" else self._column :]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Artifact, Job, types
-from holdfast.cli import errors, formatting, tables
+from holdfast.cli import errors, formatting, job_story, tables
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import codec, serving, strict_json
 from holdfast.domain.job import row_of
@@ -25,12 +25,14 @@ def draw(
     artifacts: list[types.ArtifactInfo],
     unserved: serving.UnservedReason | None = None,
 ) -> None:
-    """Print the job's properties, then payload, result, failure, attempts and artifacts under headings."""
+    """Print the job's properties, then time line, payload, result, failure, attempts and artifacts under headings."""
     terminal.show(_properties(job, terminal.now))
     if unserved is not None:
         terminal.line(
             f"a job of {job.kind} in lane {job.lane}: {serving.reason_text(unserved, job.requires, 1)}", "yellow"
         )
+    _heading(terminal, "Timeline")
+    terminal.show(_indented(job_story.table(job, attempts, terminal.now)))
     _body(terminal, "Payload", _stored(row_of(job).payload_json))
     if job.state == "done":
         _body(terminal, "Result", _stored(row_of(job).result_json or codec.NULL))

@@ -83,13 +83,18 @@ def jobs() -> None:
     enqueue order. A job's age counts from its finish time, or from its enqueueing
     if it has not finished.
 
+    FILTER is one line of state:, kind:, lane:, tenant:, session:, root:, tag:,
+    class:, fingerprint: and age>, as in the dashboard. Quote it for the shell.
+
     Examples:
+      holdfast jobs list 'state:failed kind:email.send tag:order=42 age>1h'
       holdfast jobs list --state failed --failure-class transient
       holdfast jobs list --state ready --state running --older-than 1h
       holdfast jobs list --kind email.send --limit 20 --json
       holdfast jobs list --tag order=42 --tag customer=acme
     """,
 )
+@click.argument("filter_line", metavar="[FILTER]", required=False)
 @_filters(STATES)
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs with this failure class.")
 @click.option("--session", help="Only entries of this session, of --tenant or the default tenant.")
@@ -103,11 +108,12 @@ def jobs() -> None:
 )
 @click.option("--after", metavar="CURSOR", help="Start after the last page; its output names the cursor.")
 @options.pass_terminal
-def list_(terminal: Terminal, /, **filters: Any) -> None:
+def list_(terminal: Terminal, /, filter_line: str | None, **filters: Any) -> None:
     """List jobs, newest first."""
     filters["tags"] = params.pairs("--tag", filters["tags"])
+    chosen = job_bulk.with_line(job_bulk.given_filters(filters), filter_line or "")
     with terminal.queue() as queue:
-        page = queue.jobs(**job_bulk.given_filters(filters))
+        page = queue.jobs(**chosen)
     if terminal.json:
         terminal.emit({"jobs": [json_view.job(job) for job in page], "cursor": page.cursor})
     else:
@@ -182,10 +188,11 @@ def cancel(
     terminal.require_confirmation(allowed=dry_run or yes)
     chosen.setdefault("state", _UNFINISHED)
     with terminal.queue() as queue:
-        if job_bulk.confirm(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes):
+        total = job_bulk.confirm(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes)
+        if total is not None:
             queue.admin.record_action("jobs.cancel", "filter", detail={**chosen, "force": force})
-            with terminal.busy("cancelling"):
-                report = job_bulk.cancel(queue, chosen, force=force)
+            with terminal.progress("cancelling", total) as advance:
+                report = job_bulk.cancel(queue, chosen, advance, force=force)
             _print_cancelled_many(terminal, report)
 
 
@@ -276,10 +283,11 @@ def requeue(
     terminal.require_confirmation(allowed=dry_run or yes)
     chosen.setdefault("state", ("failed",))
     with terminal.queue() as queue:
-        if job_bulk.confirm(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes):
+        total = job_bulk.confirm(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes)
+        if total is not None:
             queue.admin.record_action("jobs.requeue", "filter", detail=chosen)
-            with terminal.busy("requeueing"):
-                requeued = job_bulk.requeue(queue, chosen)
+            with terminal.progress("requeueing", total) as advance:
+                requeued = job_bulk.requeue(queue, chosen, advance)
             _print_requeued(terminal, requeued, each=False)
 
 

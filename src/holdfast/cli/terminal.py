@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 import holdfast
@@ -160,6 +161,17 @@ class Terminal:
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Return a context that shows a spinner, if progress is drawn."""
         return self.err.status(Text(formatting.clean(text))) if self.shows_progress else nullcontext()
+
+    @contextmanager
+    def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Draw a bar during the block, if progress is drawn; call what is returned with each number that is done."""
+        if not self.shows_progress:
+            yield lambda _count: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.err, transient=True) as bar:
+            task = bar.add_task(formatting.clean(text), total=total or None)
+            yield lambda count: bar.advance(task, count)
 
     def _check_exists(self) -> None:
         path = sqlite_path(self.url)

@@ -1,46 +1,16 @@
-"""The filter line: `state:failed kind:email.send lane:mail tag:team=sales`."""
+"""The filter line of the dashboard, within the tenant of the viewer."""
 
 import shlex
-from typing import Any, Final
+from typing import Any
 
-from holdfast.domain import errors
-from holdfast.domain.job import STATES
+from holdfast.domain import errors, filter_line
 
-KEYS: Final = ("state", "kind", "lane", "tenant", "session", "root", "tag", "class", "fingerprint")
-
-
-def parse(line: str) -> list[tuple[str, str]]:
-    """Return the pairs of a filter line, or raise `InvalidInput`."""
-    try:
-        parts = shlex.split(line)
-    except ValueError:
-        raise errors.InvalidInput("filter", "has a quotation mark without its counterpart") from None
-    pairs = []
-    for part in parts:
-        key, separator, value = part.partition(":")
-        if not separator or key not in KEYS or not value:
-            raise errors.InvalidInput("filter", f"{part!r} is not understood; write key:value with {', '.join(KEYS)}")
-        pairs.append((key, value))
-    return pairs
+parse = filter_line.parse
 
 
 def options(line: str, tenant: str | None) -> dict[str, Any]:
     """Return the arguments of `queue.jobs`; *tenant* is that of the viewer."""
-    found: dict[str, Any] = {}
-    for key, value in parse(line):
-        match key:
-            case "state":
-                states = value.split(",")
-                if unknown := [one for one in states if one not in STATES]:
-                    raise errors.InvalidInput("state", f"{unknown[0]!r} is none of {', '.join(STATES)}")
-                found["state"] = states
-            case "tag":
-                name, _, content = value.partition("=")
-                found.setdefault("tags", {})[name] = content
-            case "class":
-                found["failure_class"] = value
-            case _:
-                found[key] = value
+    found = filter_line.arguments(line)
     if tenant is not None:
         if found.get("tenant", tenant) != tenant:
             raise errors.InvalidInput("tenant", "you see the jobs of one tenant only")
@@ -63,4 +33,9 @@ def with_state(line: str, state: str | None) -> str:
     except errors.InvalidInput:
         rest = []
     pairs = ([("state", state)] if state else []) + rest
-    return " ".join(shlex.quote(f"{key}:{value}") if " " in value else f"{key}:{value}" for key, value in pairs)
+    return " ".join(_part(key, value) for key, value in pairs)
+
+
+def _part(key: str, value: str) -> str:
+    part = f"age>{value}" if key == "age" else f"{key}:{value}"
+    return shlex.quote(part) if " " in value else part

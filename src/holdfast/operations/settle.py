@@ -1,6 +1,6 @@
 """Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import clock, errors, limits, transitions
@@ -103,6 +103,7 @@ def _accept_one(
     if row is None or row[-1]:
         return None
     tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
+    _count(tx, [claim], finished.at.wall_ms)
     return accepted(claim, job_of(transitions.SucceededRow(claim.job, row[:-1], checked, finished.at)))
 
 
@@ -114,7 +115,6 @@ async def accept_finished(
 ) -> dict[int, Settlement]:
     """Return the settlements of jobs that a plain form has finished, by index."""
     now = finished.at
-    now_ms, ended = now.wall_ms, []
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
     topics, job_topic = tx.topics, notifications.JOB_TOPIC
@@ -127,15 +127,21 @@ async def accept_finished(
         else:
             topics.add(job_topic + fence_of(claim).job_id)
         done[index] = accepted(claim, job_of(transitions.SucceededRow(claim.job, current, checked, now)))
-        claimed = columns_of(claim.job)
-        started_ms = claimed.started_at_ms or now_ms
-        ended.append(Ended(claimed.lane, claimed.kind, "done", started_ms - claimed.due_at_ms, now_ms - started_ms))
-    tx.rollups.ended.extend(ended)
-    if len(tx.rollups.ended) > tx.rollups.LONG:
-        tx.rollups.fold()
+    _count(tx, [outcomes[index][0] for index in done], now.wall_ms)
     if linked:
         await finish_transitions(tx, None, linked, now)
     return done
+
+
+def _count(tx: StoreTransaction, claims: Iterable[Claim], now_ms: int) -> None:
+    """Count jobs that a plain form has finished."""
+    ended = tx.rollups.ended
+    for claim in claims:
+        claimed = columns_of(claim.job)
+        started_ms = claimed.started_at_ms or now_ms
+        ended.append(Ended(claimed.lane, claimed.kind, "done", started_ms - claimed.due_at_ms, now_ms - started_ms))
+    if len(ended) > tx.rollups.LONG:
+        tx.rollups.fold()
 
 
 async def _settle_each(

@@ -10,11 +10,7 @@ from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import access, claims, errors, kinds, limits, new_job, strict_json, validation
 from holdfast.domain.output import OutputWrite, StreamEnd, check_text
 from holdfast.domain.results import FailureGroup, WorkerInfo
-from holdfast.operations import (
-    admin as admin_operations,
-    failures as failure_operations,
-    output as output_operations,
-)
+from holdfast.operations import admin as admin_operations, failures as failure_operations, output as output_operations
 from holdfast.service import new_jobs, problems
 from holdfast.service.call import Call, check_limits, reply, reply_text
 from holdfast.service.claims import claims_of, renewal_view, settle_all

@@ -1,0 +1,200 @@
+"""`holdfast top`: the overview of a queue, live on the whole screen."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from holdfast import HoldfastError, Queue, errors as library_errors, json_view
+from holdfast.cli import formatting, options, params, tables
+from holdfast.cli.terminal import Terminal
+from holdfast.domain import limits
+from holdfast.types import LaneFlow, Need, Overview, WorkerModels
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_BARS: Final = ".:-=+*#@"
+_SENTENCE_STYLES: Final = {"working": "bold green", "idle": "bold", "stopped": "bold red"}
+_NEED_STYLES: Final = {"problem": "red", "warning": "yellow"}
+_FLOW_STYLES: Final = {"arrived": "cyan", "done": "green", "failed": "red"}
+_UNBOUNDED: Final = 10_000
+# The heading and the head of a table of lanes, and a heading of models with one row.
+_LANE_LINES: Final = 4
+
+
+@click.command(
+    cls=options.Command,
+    epilog="""
+    Ctrl-C ends it. Without a terminal it prints the overview once, as with --once.
+    The numbers of the flow are written by processes every ten seconds.
+
+    Examples:
+      holdfast top --once
+      holdfast top --once --json
+      holdfast top --every 5s --once
+    """,
+)
+@click.option("--once", is_flag=True, help="Print the overview once and exit.")
+@click.option(
+    "--every", type=params.DURATION, default="2s", show_default=True, metavar="DURATION", help="How often it is read."
+)
+@options.pass_terminal
+def top(terminal: Terminal, once: bool, every: float) -> None:
+    """Show what needs you, the flow of jobs, lanes and models."""
+    with terminal.queue() as queue:
+        if terminal.json:
+            terminal.emit(json_view.overview(queue.admin.overview()))
+        elif once or not terminal.out.is_terminal:
+            lines = draw(queue.admin.overview(), terminal.out.width, _UNBOUNDED, plain=_is_plain(terminal))
+            terminal.show(lines)
+        else:
+            # An interrupt is how it ends.
+            with contextlib.suppress(KeyboardInterrupt):
+                _run(terminal, queue, max(every, 0.2))
+
+
+def _is_plain(terminal: Terminal) -> bool:
+    return not terminal.out.encoding.startswith("utf")
+
+
+def _run(terminal: Terminal, queue: Queue, seconds: float) -> None:
+    """Draw the overview until an interrupt; while the store does not answer, the last one with the error."""
+    console = terminal.out
+    seen = queue.admin.overview()
+    problem = ""
+
+    def drawn() -> RenderableType:
+        screen = draw(seen, console.width, console.height - bool(problem), plain=_is_plain(terminal))
+        return Group(Text(formatting.clean(problem, keep=""), "bold red"), screen) if problem else screen
+
+    with Live(console=console, get_renderable=drawn, screen=True, auto_refresh=False) as live:
+        while True:
+            live.refresh()
+            time.sleep(seconds)
+            try:
+                seen, problem = queue.admin.overview(), ""
+            except library_errors.Unavailable as error:
+                problem = _unavailable(error)
+
+
+def _unavailable(error: HoldfastError) -> str:
+    return f"the store does not answer, this is the last overview: {error}"
+
+
+# --- drawing -------------------------------------------------------------------------------------------------------
+
+
+def draw(seen: Overview, width: int, height: int, *, plain: bool = False) -> Group:
+    """Return the overview for a terminal of *width* and *height*; the lanes get the lines that are left."""
+    lines = [*_head(seen, width), *_needs(seen, width, max(height - 14, 3)), *_flow(seen, width, plain=plain)]
+    models = _models(seen.models, width)
+    left = height - len(lines) - len(models) - _LANE_LINES
+    parts: list[RenderableType] = list(lines)
+    if seen.lanes and left > 0:
+        parts += [Text(""), Text("Lanes", "bold"), _lanes(seen.lanes[:left], width)]
+    return Group(*parts, *models)
+
+
+def _head(seen: Overview, width: int) -> Iterator[Text]:
+    at = f"{seen.at:%H:%M:%S} UTC"
+    gap = width - len(seen.sentence) - len(at)
+    line = Text(seen.sentence, _SENTENCE_STYLES[seen.activity])
+    if 2 <= gap < _UNBOUNDED // 2:
+        line.append(" " * gap + at, "dim")
+    yield line
+    active = sum(one.state == "active" for one in seen.workers)
+    counts = (
+        f"{_bounded(seen.ready)} ready",
+        f"{_bounded(seen.running)} running",
+        f"{_bounded(seen.scheduled)} scheduled" if seen.scheduled else "",
+        f"{_bounded(seen.blocked)} blocked" if seen.blocked else "",
+        f"oldest {_seconds(seen.oldest_age_seconds)}" if seen.ready else "",
+        formatting.number(active, "active worker"),
+    )
+    yield _shortened(" · ".join(filter(None, counts)), width, "dim")
+
+
+def _needs(seen: Overview, width: int, rows: int) -> Iterator[Text]:
+    if not seen.needs:
+        return
+    yield Text("")
+    yield Text("Needs you", "bold")
+    shown = seen.needs if 2 * len(seen.needs) <= rows else seen.needs[: max(rows // 2, 1)]
+    for need in shown:
+        yield from _need(seen, need, width)
+    if hidden := seen.needs_total - len(shown):
+        yield Text(f"  and {hidden} more", "dim")
+
+
+def _need(seen: Overview, need: Need, width: int) -> Iterator[Text]:
+    since = f", since {formatting.relative(need.since_at, seen.at)}" if need.since_at else ""
+    whose = f" ({', '.join(need.whose[:3])})" if need.whose not in {(), ("default",)} else ""
+    yield _shortened(f"! {need.what}{whose}{since}", width, _NEED_STYLES[need.severity])
+    room = width - len(need.command) - 4
+    detail = _shortened(f"  {need.cause}", room, "dim").append("  ") if need.cause and room > 20 else Text("  ")
+    yield Text.assemble(detail, ("$ ", "dim"), (formatting.clean(need.command, keep=""), "cyan"))
+
+
+def _flow(seen: Overview, width: int, *, plain: bool) -> Iterator[Text]:
+    yield Text("")
+    minutes = seen.flow[-max(min(width - 30, 60), 10) :]
+    yield Text(f"Flow, jobs per minute in the last {len(minutes)} minutes", "bold")
+    largest = max((max(one.arrived, one.done, one.failed) for one in minutes), default=0)
+    for name, style in _FLOW_STYLES.items():
+        values = [getattr(one, name) for one in minutes]
+        line = Text(f"{name:<8}")
+        line.append(spark(values, largest, plain=plain), style)
+        yield line.append(f"  {sum(values):,} in total", "dim")
+
+
+def spark(values: Sequence[int], largest: int, *, plain: bool = False) -> str:
+    """Return one bar for each value, at most one line high; none for zero."""
+    bars = _ASCII_BARS if plain else _BARS
+    if not largest:
+        return " " * len(values)
+    return "".join(" " if not value else bars[min(value * len(bars) // (largest + 1), 7)] for value in values)
+
+
+def _lanes(lanes: Sequence[LaneFlow], width: int) -> RenderableType:
+    columns = [
+        tables.Column("LANE", [one.lane for one in lanes], min_width=10),
+        tables.Column("STATE", [one.state for one in lanes], rank=3, states=True, hide_if="active"),
+        tables.Column("READY", [_bounded(one.ready) for one in lanes], justify="right"),
+        tables.Column(
+            "OLDEST", [_seconds(one.oldest_age_seconds) if one.ready else "" for one in lanes], 1, justify="right"
+        ),
+        tables.Column("NEW/10m", [f"{one.arrived:,}" for one in lanes], 2, justify="right"),
+        tables.Column("DONE/10m", [f"{one.done:,}" for one in lanes], 2, justify="right"),
+        tables.Column("FAILED/10m", [f"{one.failed:,}" for one in lanes], 2, justify="right"),
+        tables.Column("WAITS p95", [_seconds(one.waited_seconds) for one in lanes], 4, justify="right"),
+        tables.Column("RUNS p95", [_seconds(one.ran_seconds) for one in lanes], 4, justify="right"),
+    ]
+    return tables.table(columns, width)
+
+
+def _models(models: Sequence[WorkerModels], width: int) -> list[Text]:
+    if not models:
+        return []
+    lines = []
+    for one in models[:5]:
+        switches = formatting.number(one.switches, "switch", "switches")
+        lines.append(_shortened(f"{one.worker}: {', '.join(one.loaded) or 'nothing'}, {switches}", width, ""))
+    return [Text(""), Text("Models", "bold"), *lines]
+
+
+def _bounded(number: int) -> str:
+    return f"{number:,}{'+' if number >= limits.BACKLOG_COUNTED_MAX else ''}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else formatting.duration(1000 * seconds)
+
+
+def _shortened(text: str, width: int, style: str) -> Text:
+    line = Text(formatting.clean(text, keep=""), style)
+    line.truncate(max(width, 10), overflow="ellipsis")
+    return line
