@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -82,20 +83,21 @@ class RollupRow(NamedTuple):
     data: str
 
 
-def fold(ended: Iterable[Ended], arrived: Iterable[tuple[str, str]]) -> Rollup:
-    """Return the sums of single ends, and of arrivals by lane and kind."""
-    sums: Rollup = {}
-    for lane, kind, outcome, waited_ms, ran_ms in ended:
+def fold(ended: Iterable[Ended], arrived: Iterable[tuple[Any, ...]]) -> Rollup:
+    """Return the sums of single ends, and of arrivals by lane and kind, the first two fields of each."""
+    jobs: Counter[Key] = Counter()
+    waited: dict[Key, Histogram] = {}
+    ran: dict[Key, Histogram] = {}
+    # Jobs that were enqueued, claimed and settled together are equal, so counting them first leaves few.
+    for (lane, kind, outcome, waited_ms, ran_ms), count in Counter(ended).items():
         key = (lane, kind, outcome)
-        one = sums.get(key) or Sums(0, {}, {})
+        jobs[key] += count
         if waited_ms is not None:
-            _count(one.waited, bucket_of(waited_ms), 1)
-            _count(one.ran, bucket_of(ran_ms), 1)
-        sums[key] = one._replace(jobs=one.jobs + 1)
-    for lane, kind in arrived:
-        key = (lane, kind, "arrived")
-        sums[key] = Sums((sums[key].jobs if key in sums else 0) + 1, {}, {})
-    return sums
+            _count(waited.setdefault(key, {}), bucket_of(waited_ms), count)
+            _count(ran.setdefault(key, {}), bucket_of(ran_ms), count)
+    for (lane, kind, *_), count in Counter(arrived).items():
+        jobs[lane, kind, "arrived"] += count
+    return {key: Sums(count, waited.get(key, {}), ran.get(key, {})) for key, count in jobs.items()}
 
 
 def merge(rollups: Iterable[Rollup]) -> Rollup:

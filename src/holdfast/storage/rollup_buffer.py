@@ -57,8 +57,9 @@ class RollupBuffer:
         # Other threads append to the lists until they are replaced, and what they append then is folded too.
         ended, self.ended = self.ended, []
         arrived, self.arrived = self.arrived, []
-        new = ((one[0], one[1]) for one in arrived if one[0] != SYSTEM_LANE)
-        folded = rollups.fold((one for one in ended if one.lane != SYSTEM_LANE), new)
+        folded = rollups.fold(
+            [one for one in ended if one[0] != SYSTEM_LANE], [one for one in arrived if one[0] != SYSTEM_LANE]
+        )
         if folded:
             self._folded.append(folded)
         if len(self._folded) > _MERGED_AT:
