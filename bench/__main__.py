@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import claim_cost, machine, sessions
+from bench import call_cost, claim_cost, machine, sessions, writers
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.docs_writer import write_page
@@ -29,8 +29,9 @@ from bench.terminal import show
 from bench.worker import JOBS as WORKER_JOBS, on_files, run_worker
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("scenarios", "pickup", "claims", "memory", "pinned", "worker", "sessions", "isolation")
-"""All parts; memory and isolation are measured on SQLite only, a pinned snapshot on PostgreSQL only."""
+_SQLITE_ONLY = ("memory", "calls", "writers", "isolation")
+PARTS = ("scenarios", "pickup", "claims", "pinned", "worker", "sessions", *_SQLITE_ONLY)
+"""All parts; a pinned snapshot is measured on PostgreSQL only."""
 ENGINES: dict[str, tuple[Engine, ...]] = {
     "sqlite": ("sqlite",),
     "postgres": ("postgres",),
@@ -45,6 +46,8 @@ _PICKUPS = 100
 _CLAIMS = 100
 _TURNS = 10
 _IDLE_SECONDS = 5.0
+_CALLS = 2_000
+_WRITER_SECONDS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> list[Results]:
@@ -137,6 +140,14 @@ def measure_sqlite(options: argparse.Namespace, place: Path, log: Log) -> Result
     if "memory" in parts:
         log("SQLite: memory")
         results.memory = run_memory(place, scaled(_MEMORY_JOBS, scale))
+    if "calls" in parts:
+        log("SQLite: processor time of calls")
+        count = max(20, scaled(_CALLS, scale))
+        results.calls = call_cost.measure(rounds=max(2, 2 * rounds), calls=count)
+    if "writers" in parts:
+        log("SQLite: many writers")
+        processes = max(2, scaled(writers.PROCESSES, min(1.0, scale)))
+        results.writers = writers.run_writers(processes, max(0.1, _WRITER_SECONDS * min(1.0, scale)))
     if "worker" in parts:
         log("SQLite: a worker")
         results.worker = run_worker(on_files(place), **_worker(options))

@@ -1,9 +1,10 @@
-"""Processor time of each call on SQLite: a part of the bench of its own, as `python -m bench.call_cost`.
+"""Processor time of each call on SQLite: a part of the bench, also as `python -m bench.call_cost`.
 
 A bare loop, which inserts the same payload, encoded for each row, into a table with an index on the state, by one
-commit per row and by one commit for all, runs in the same rounds. Durability is relaxed, so that only processor time
-counts. Each figure is the lower quartile of its rounds, in microseconds per call or job; the targets are factors of
-the bare loop, because those in microseconds hold for one machine only.
+commit per row and by one commit for all, runs in the same rounds. So do the statements of each single call without
+Holdfast (`statement_cost`), and single enqueues of the peers in Python that are installed. Durability is relaxed, so
+that only processor time counts. Each figure is the lower quartile of its rounds, in microseconds per call or job; the
+targets are factors of the bare loop, because those in microseconds hold for one machine only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
@@ -23,7 +25,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench import peer_candidates
+from bench.candidates import PythonSession
 from bench.seed import KINDS
+from bench.statement_cost import Statements
 from holdfast import Claim, Done, NewJob, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.sqlite.store import SqliteStore
@@ -35,6 +40,7 @@ LANES = ["default", "other", "third"]
 BATCH = 500
 PLAIN_SHARE_MIN = 0.9
 FORMS = ("enqueue", "claim", "settle")
+STATEMENTS = "statements alone: "
 
 
 class CallTarget(NamedTuple):
@@ -66,6 +72,15 @@ class CallCosts(NamedTuple):
     plain_shares: dict[str, float]
     """The share of plain enqueues, claims and settlements of a worker with 20 kinds, 3 lanes and 100 tenants."""
 
+    def beside(self) -> list[str]:
+        """Return the names of figures without a target: the limits of single calls, and peers."""
+        targets = {target.name for target in TARGETS}
+        return [name for name in self.microseconds if name not in targets and not name.startswith("bare")]
+
+    def factor(self, name: str, bare: str = "bare single") -> str:
+        """Return a figure as a factor of a bare loop."""
+        return f"{self.microseconds[name] / self.microseconds[bare]:.1f}x"
+
 
 def measure(*, rounds: int, calls: int) -> CallCosts:
     """Run all calls in each round, *calls* of each."""
@@ -74,9 +89,15 @@ def measure(*, rounds: int, calls: int) -> CallCosts:
         store = SqliteStore(str(Path(folder) / "jobs.db"), relaxed=True)
         with queue_on(store) as queue, sqlite3.connect(Path(folder) / "bare.db", isolation_level=None) as bare:
             _prepare(queue, bare)
+            peers = _peers(Path(folder))
+            statements = Statements(str(Path(folder) / "jobs.db"), PAYLOAD, RESULT)
             for _ in range(rounds):
-                for name, microseconds in _one_round(queue, bare, calls):
+                limits = _statements_round(statements, calls)
+                for name, microseconds in [*_one_round(queue, bare, calls), *limits, *_peers_round(peers, calls)]:
                     found.setdefault(name, []).append(microseconds)
+            statements.close()
+            for session in peers.values():
+                session.close()
             before: Counter[str] = Counter(store.forms)
             _drain(queue, _varied(calls), 8, {"lanes": LANES, "kinds": KINDS})
             after: Counter[str] = Counter(store.forms)
@@ -84,6 +105,20 @@ def measure(*, rounds: int, calls: int) -> CallCosts:
     lowest = {name: quantiles(values, n=4)[0] if rounds > 1 else values[0] for name, values in found.items()}
     shares = {call: taken[f"{call} plain"] / (taken[f"{call} plain"] + taken[f"{call} full"]) for call in FORMS}
     return CallCosts(lowest, shares)
+
+
+def _peers(folder: Path) -> dict[str, PythonSession]:
+    """Return a session of each peer in Python that does not sync each enqueue; syncs take processor time too."""
+    opened: dict[str, PythonSession] = {}
+    for candidate in peer_candidates.candidates():
+        if candidate.durability != "relaxed":
+            continue
+        place = folder / candidate.label
+        place.mkdir()
+        session = candidate.open(place)
+        if isinstance(session, PythonSession):
+            opened[f"single enqueue of {candidate.label}"] = session
+    return opened
 
 
 def _prepare(queue: Queue, bare: sqlite3.Connection) -> None:
@@ -126,6 +161,26 @@ def _one_round(queue: Queue, bare: sqlite3.Connection, calls: int) -> Iterable[t
     yield "drain, 8 KB payloads", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
 
 
+def _statements_round(statements: Statements, calls: int) -> Iterable[tuple[str, float]]:
+    yield STATEMENTS + "single enqueue", _timed(calls, lambda: statements.enqueue(calls))
+    yield STATEMENTS + "claim one", _timed(calls, lambda: statements.claim(calls))
+    yield STATEMENTS + "settle one", _timed(calls, lambda: statements.settle(calls))
+    statements.enqueue(calls + 1)
+    statements.claim(1)
+    yield STATEMENTS + "settle and claim one", _timed(calls, lambda: statements.settle_and_claim(calls))
+    statements.settle(1)
+
+
+def _peers_round(peers: dict[str, PythonSession], calls: int) -> Iterable[tuple[str, float]]:
+    for name, session in peers.items():
+        yield name, _timed(calls, partial(_enqueue_each, session, calls))
+
+
+def _enqueue_each(session: PythonSession, count: int) -> None:
+    for number in range(count):
+        session.enqueue(number)
+
+
 def _varied(count: int) -> list[NewJob]:
     # Each kind is in one lane, as the options of a task say.
     return [
@@ -165,6 +220,8 @@ def show(costs: CallCosts, console: Console) -> None:
         factor = microseconds / costs.microseconds[target.bare]
         met = "yes" if factor <= target.most else "no"
         table.add_row(target.name, f"{microseconds:.1f}", f"{factor:.1f}x", f"at most {target.most:.1f}x", met)
+    for name in costs.beside():
+        table.add_row(name, f"{costs.microseconds[name]:.1f}", costs.factor(name), "", "")
     for call, share in costs.plain_shares.items():
         met = "yes" if share >= PLAIN_SHARE_MIN else "no"
         table.add_row(f"plain form of {call}, 20 kinds", f"{share:.0%}", "", f"at least {PLAIN_SHARE_MIN:.0%}", met)

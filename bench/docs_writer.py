@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import writers
+from bench.call_cost import TARGETS, CallCosts
 from bench.candidates import Engine
 from bench.charts import chart_names
 from bench.claim_cost import Cost
@@ -89,6 +91,11 @@ def render_results(results: Results) -> str:
             "### Claims under a pinned snapshot\n",
             _table(("jobs drained", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
         ]
+    if results.calls is not None:
+        parts += ["### Processor time of calls\n", _table(("call", "µs", "of the bare loop"), _calls(results.calls))]
+    if results.writers:
+        rows = ((name, *times.row()) for name, times in results.writers.items())
+        parts += ["### Sixteen writers\n", _table(writers.HEAD, rows)]
     if results.worker is not None:
         parts += [
             "### One worker in one process\n",
@@ -141,6 +148,15 @@ def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
     for handlers, rate, against, bound in found.compared():
         yield handlers, f"{_rounded(rate):,}", against, f"{_rounded(bound):,}", f"{rate / bound:.2f}"
     yield "none: idle", "", "one core", "", f"{found.idle_share:.2%}"
+
+
+def _calls(found: CallCosts) -> Iterable[Sequence[str]]:
+    for target in TARGETS:
+        yield target.name, f"{found.microseconds[target.name]:.1f}", found.factor(target.name, target.bare)
+    for name in ("bare single", "bare bulk"):
+        yield name, f"{found.microseconds[name]:.1f}", ""
+    for name in found.beside():
+        yield name, f"{found.microseconds[name]:.1f}", found.factor(name)
 
 
 def _isolation(found: IsolationFigures) -> Iterable[Sequence[str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.call_cost import CallCosts
 from bench.candidates import BASELINES, Durability, Engine
 from bench.claim_cost import Cost
 from bench.isolation import IsolationFigures
@@ -17,6 +18,7 @@ from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
 from bench.sessions import WorkerProcesses
 from bench.worker import WorkerFigures
+from bench.writers import WriterTimes
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -33,6 +35,8 @@ class Results:
     latencies: list[Latency] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     memory: Memory | None = None
+    calls: CallCosts | None = None
+    writers: dict[str, WriterTimes] = field(default_factory=dict)
     pinned: Pinned | None = None
     session_costs: list[Cost] = field(default_factory=list)
     crew: WorkerProcesses | None = None
@@ -92,6 +96,8 @@ def as_json(results: Results) -> dict[str, Any]:
         "session_cost": [_cost(cost) for cost in results.session_costs],
         "session_crew": None if results.crew is None else results.crew._asdict(),
         "memory": None if results.memory is None else results.memory._asdict(),
+        "calls": None if results.calls is None else results.calls._asdict(),
+        "writers": {name: times._asdict() for name, times in results.writers.items()},
         "worker": None if results.worker is None else _worker(results.worker),
         "isolation": None if results.isolation is None else results.isolation._asdict(),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bench import call_cost
 from bench.candidates import Durability
 from bench.isolation import TARGET_MS as ISOLATION_MS_MAX
 from bench.results import Results, ratio
 
-MEMORY_MEGABYTES_MAX = 128
+MEMORY_MEGABYTES_MAX = 64
 CLAIM_GROWTH_MAX = 1.5
 PINNED_GROWTH_MAX = 1.3
 WORKERS_SHARE_MIN = 0.8
@@ -33,6 +34,7 @@ def verdicts(results: Results) -> list[Verdict]:
         own = [*_postgres_scenarios(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     else:
         own = [*_scenarios(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
+        own += _calls(results)
     return [*own, *_worker(results), *_isolation(results), *_sessions(results)]
 
 
@@ -110,6 +112,19 @@ def _memory(results: Results) -> Iterator[Verdict]:
         megabytes = results.memory.peak_bytes / 1e6
         path = f"memory of a process that enqueues and drains {results.memory.jobs:,} jobs"
         yield Verdict(path, f"at most {MEMORY_MEGABYTES_MAX} MB", megabytes, megabytes <= MEMORY_MEGABYTES_MAX)
+
+
+def _calls(results: Results) -> Iterator[Verdict]:
+    if results.calls is None:
+        return
+    found = results.calls.microseconds
+    for target in call_cost.TARGETS:
+        factor = found[target.name] / found[target.bare]
+        path = f"processor time: {target.name}"
+        yield Verdict(path, f"at most {target.most:.1f}x the {target.bare} loop", factor, factor <= target.most)
+    for call, share in results.calls.plain_shares.items():
+        least = call_cost.PLAIN_SHARE_MIN
+        yield _at_least(f"plain form of {call}, 20 kinds", "all calls", least, share)
 
 
 def _worker(results: Results) -> Iterator[Verdict]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from bench import call_cost, writers
 from bench.claim_cost import Cost
 from bench.isolation import IsolationFigures
 from bench.results import NAMES, Results, ratio
@@ -24,6 +25,10 @@ def show(results: Results, console: Console) -> None:
         console.print(_costs("One claim as the store grows", results.costs))
     if results.session_costs:
         console.print(_costs("Sessions as the store grows", results.session_costs))
+    if results.calls is not None:
+        call_cost.show(results.calls, console)
+    if results.writers:
+        writers.show(results.writers, console)
     if results.worker is not None:
         console.print(_worker(results.worker))
     if results.isolation is not None:

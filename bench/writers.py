@@ -1,4 +1,4 @@
-"""How long sixteen processes wait to write one SQLite file: its own part of the bench, as `python -m bench.writers`.
+"""How long sixteen processes wait to write one SQLite file: a part of the bench, also as `python -m bench.writers`.
 
 Each process enqueues one job after the other. For comparison, each of as many processes takes a lock on one file by
 `flock`, writes and syncs as many bytes as a commit does, and releases it: the order in which the kernel grants that
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -87,19 +88,48 @@ def quantile(times: list[float], share: float) -> float:
     return times[min(int(len(times) * share), len(times) - 1)]
 
 
+class WriterTimes(NamedTuple):
+    """How many calls there were, and how long they took."""
+
+    calls: int
+    median_ms: float
+    p99_ms: float
+    p999_ms: float
+
+    def row(self) -> tuple[str, ...]:
+        """Return the figures as text, and how many times the median the longest waits are."""
+        times = (f"{self.median_ms:.1f}", f"{self.p99_ms:.1f}", f"{self.p999_ms:.1f}")
+        return str(self.calls), *times, f"{self.p999_ms / self.median_ms:.0f}"
+
+
+HEAD = ("calls", "number", "median ms", "p99 ms", "p99.9 ms", "p99.9 / median")
+
+
+def run_writers(processes: int, seconds: float) -> dict[str, WriterTimes]:
+    """Measure all calls, one after the other."""
+    found = {}
+    for name in CALLS:
+        times = measure(name, processes, seconds)
+        shown = (median(times), quantile(times, 0.99), quantile(times, 0.999))
+        found[name] = WriterTimes(len(times), *(one * 1000 for one in shown))
+    return found
+
+
+def show(found: dict[str, WriterTimes], console: Console) -> None:
+    """Print the waits of each kind of writer."""
+    table = Table(*HEAD)
+    for name, times in found.items():
+        table.add_row(name, *times.row())
+    console.print(table)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
-    table = Table("calls", "number", "median ms", "p99 ms", "p99.9 ms", "p99.9 / median")
-    for name in CALLS:
-        times = measure(name, options.processes, options.seconds)
-        middle, most = median(times) * 1000, quantile(times, 0.999) * 1000
-        shown = (f"{middle:.1f}", f"{quantile(times, 0.99) * 1000:.1f}", f"{most:.1f}", f"{most / middle:.0f}")
-        table.add_row(name, str(len(times)), *shown)
-    Console().print(table)
+    show(run_writers(options.processes, options.seconds), Console())
 
 
 if __name__ == "__main__":

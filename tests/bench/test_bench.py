@@ -49,6 +49,8 @@ def test_pickup_claims_and_memory_are_measured(results: Results) -> None:
     assert all(cost.seconds for cost in results.costs)
     assert results.memory is not None
     assert results.memory.jobs == 1_000
+    assert results.calls is not None
+    assert set(results.writers) == {"holdfast", "flock"}
 
 
 def test_sessions_are_measured(results: Results) -> None:
