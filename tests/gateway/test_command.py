@@ -57,6 +57,9 @@ def test_check_fails_if_the_model_server_does_not_answer() -> None:
     [
         (["--upstream", "ftp://x"], "must be a URL"),
         (["--num-ctx", "llama"], "MODEL=N"),
+        (["--fallback", "here"], "fallback: must be a URL"),
+        (["--content-retention", "team-a=5"], "is not a duration"),
+        (["--content-retention", "=5m"], "TENANT=DURATION"),
         (["--config", "/nonexistent.toml"], "cannot be read"),
         (["--host", "0.0.0.0", "--tokens", "off"], "without tokens"),
     ],
@@ -84,11 +87,14 @@ def test_flags_go_before_the_environment_and_the_environment_before_the_file(
 
 def test_a_file_pins_context_lengths_and_sigterm_ends_the_command(file: Path, upstream: ModelServer) -> None:
     settings = file.with_suffix(".toml")
-    settings.write_text('residence = "2m"\nresident = ["embed"]\n[num_ctx]\n"llama:8b" = 1234\n')
+    pairs = '[num_ctx]\n"llama:8b" = 1234\n[content_retention]\ndefault = "0s"\n'
+    settings.write_text(f'residence = "2m"\nresident = "embed"\nfallback = "{NOWHERE}"\n{pairs}')
     gateway = GatewayProcess(file, f"http://127.0.0.1:{upstream.port}", "--config", str(settings))
     try:
         assert gateway.client.post("/api/chat", body_of("/api/chat")).status == 200
         embedded = gateway.client.post("/api/embed", {"model": "embed", "input": "text"})
+        [job] = gateway.client.get("/jobs").json["jobs"]
+        wait_until(lambda: gateway.client.get(f"/jobs/{job['id']}/artifacts").json["artifacts"] == [])
         gateway.process.send_signal(signal.SIGTERM)
         code = gateway.process.wait(30)
         assert gateway.process.stdout is not None

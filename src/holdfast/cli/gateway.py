@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from holdfast.cli import errors, formatting, options, params, webhooks
+from holdfast.cli import errors, formatting, options, params, serving, webhooks
 from holdfast.cli.terminal import Terminal
-
-if TYPE_CHECKING:
-    from holdfast.gateway.settings import GatewaySettings
 
 PORT_DEFAULT = 11_435
 PREFIX = "HOLDFAST_GATEWAY"
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _read_file(context: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -30,13 +24,15 @@ def _read_file(context: click.Context, _: click.Parameter, value: str | None) ->
         given = tomllib.loads(Path(value).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise errors.CommandError(f"the file {value!r} cannot be read: {error}") from None
-    known = {one.name for one in context.command.params}
-    values = {name.replace("-", "_"): value for name, value in given.items()}
-    if unknown := values.keys() - known:
+    repeatable = {one.name: one.multiple for one in context.command.params if isinstance(one, click.Option)}
+    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in given.items()}
+    if unknown := values.keys() - repeatable.keys():
         raise errors.CommandError(f"the file {value!r} has an unknown setting {min(unknown)!r}")
-    for name in ("num_ctx", "content_retention"):
-        if isinstance(pairs := values.get(name), dict):
-            values[name] = [f"{key}={value}" for key, value in pairs.items()]
+    for name, found in values.items():
+        if isinstance(found, dict):
+            values[name] = [f"{key}={one}" for key, one in found.items()]
+        elif repeatable[name] and not isinstance(found, list):
+            values[name] = [found]
     context.default_map = {**(context.default_map or {}), **values}
 
 
@@ -122,21 +118,12 @@ class GatewayGroup(options.Group):
 @_upstream_options
 @click.option(
     "--fallback",
-    "fallbacks",
     multiple=True,
     metavar="URL",
     help="A model server for requests that the first does not take. Repeatable.",
 )
 @click.option("--fallback-key", metavar="KEY", help="A key that fallbacks ask for; better set in the environment.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=PORT_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="The port; 0 selects a free one.",
-)
+@serving.listen_options(PORT_DEFAULT)
 @click.option(
     "--tokens",
     type=click.Choice(["on", "off"]),
@@ -223,7 +210,9 @@ class GatewayGroup(options.Group):
     help="How long requests and answers of finished jobs are kept. Repeatable.",
 )
 @webhooks.webhook_allow
-@click.option("--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="What to log.")
+@click.option(
+    "--log-level", type=click.Choice(serving.LEVELS), default="warning", show_default=True, help="What to log."
+)
 @click.pass_context
 def gateway(context: click.Context, /, **given: Any) -> None:
     """Serve the API of a model server; each request is a durable job."""
@@ -235,37 +224,24 @@ def _serve(terminal: Terminal, given: dict[str, Any]) -> None:
     try:
         from holdfast.cli import gateway_report  # noqa: PLC0415
         from holdfast.gateway import server as gateway_server  # noqa: PLC0415
-        from holdfast.service import access, server  # noqa: PLC0415
+        from holdfast.gateway.settings import GatewaySettings  # noqa: PLC0415
+        from holdfast.service import access  # noqa: PLC0415
         from holdfast.service.settings import ServiceSettings  # noqa: PLC0415
     except ImportError as error:
-        raise _missing(error) from None
+        raise serving.missing_extra("gateway", "gateway", error) from None
     host, port, level = given.pop("host"), given.pop("port"), given.pop("log_level")
     chosen = given.pop("tokens")
     tokens = not access.is_loopback(host) if chosen is None else chosen == "on"
-    settings = _settings(given)
-    server.check_address(host, tokens=tokens)
-    # Creates the queue if it does not exist, and fails early if it cannot be used.
-    with terminal.queue(create=True, over_http=False) as queue:
-        active = sum(one.state(terminal.now) == "active" for one in queue.admin.tokens.list())
-    listener = server.listen(host, port)
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
-    about = gateway_report.GatewayAbout(
-        server.url_of(listener),
-        settings.upstream,
-        terminal.described_url,
-        formatting.number(active, "token") if tokens else "no tokens needed",
-    )
-    if tokens and not active:
-        terminal.note("every request is refused until there is a token: holdfast token create NAME --role produce")
+    settings = GatewaySettings(fallbacks=given.pop("fallback"), **given)
+    listening = serving.listen(terminal, host, port, level, tokens=tokens)
+    about = gateway_report.GatewayAbout(listening.url, settings.upstream, terminal.described_url, listening.access)
+    serving.note_refusal(terminal, listening, "produce")
     report = gateway_report.Report(terminal, about)
 
     async def run() -> None:
         await gateway_server.serve(
             terminal.url,
-            listener,
+            listening.listener,
             settings,
             schema=terminal.schema,
             service=ServiceSettings(tokens=tokens),
@@ -274,19 +250,6 @@ def _serve(terminal: Terminal, given: dict[str, Any]) -> None:
 
     with report:
         asyncio.run(run())
-
-
-def _settings(given: dict[str, Any]) -> GatewaySettings:
-    from holdfast.gateway.settings import GatewaySettings  # noqa: PLC0415
-
-    return GatewaySettings(**given)
-
-
-def _missing(error: ImportError) -> errors.CommandError:
-    return errors.CommandError(
-        f"the gateway needs packages that are not installed ({error})",
-        hint="install the extra `gateway`, in a clone with: pip install '.[gateway]'",
-    )
 
 
 @gateway.command(
@@ -308,7 +271,7 @@ def check(terminal: Terminal, upstream: str, upstream_type: str, upstream_key: s
         from holdfast.gateway import catalog  # noqa: PLC0415
         from holdfast.gateway.http_client import Upstream, UpstreamFailedError  # noqa: PLC0415
     except ImportError as error:
-        raise _missing(error) from None
+        raise serving.missing_extra("gateway", "gateway", error) from None
     try:
         found = asyncio.run(catalog.inspect(Upstream(upstream, upstream_key), upstream_type))
     except UpstreamFailedError as error:
@@ -322,12 +285,12 @@ def check(terminal: Terminal, upstream: str, upstream_type: str, upstream_key: s
         "models": [one._asdict() for one in found.models],
         "loaded": list(found.loaded),
     }
-    remote = sum(one.remote for one in found.models)
+    remote, width = sum(one.remote for one in found.models), max((len(one.name) for one in found.models), default=0)
     about = "Ollama " + (found.version or "") if found.type == "ollama" else "a server with the API of OpenAI"
     lines = [
         f"{upstream} is {about.strip()}",
         f"{formatting.number(len(found.models), 'model')}, {remote} of them elsewhere",
-        *(f"  {one.name}  {one.digest[:12]}{'  elsewhere' if one.remote else ''}" for one in found.models),
+        *(f"  {one.name:{width}}  {one.digest[:12]}{'  elsewhere' if one.remote else ''}" for one in found.models),
     ]
     if found.type == "ollama":
         lines += [

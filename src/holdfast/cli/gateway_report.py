@@ -79,8 +79,8 @@ def shown(gateway: Gateway) -> Shown:
 
 def draw(about: GatewayAbout, now: Shown, seconds: float, width: int) -> RenderableType:
     """Return the screen of a gateway."""
-    heading = Text.assemble("gateway ", (about.url, "bold"), f"  {about.upstream}  {about.store}")
-    heading.append(f"  up {formatting.duration(seconds * 1000)}", "dim")
+    up = f"  up {formatting.duration(seconds * 1000)}"
+    heading = Text.assemble("gateway ", (about.url, "bold"), (up, "dim"), f"  {about.upstream}  {about.store}")
     running, waiting = sum(one.running for one in now.models), sum(one.waiting for one in now.models)
     counts = Text(f"running {running:,}   waiting {waiting:,}")
     if now.tenants > 1:

@@ -47,17 +47,17 @@ class Address(NamedTuple):
     host_header: str
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str, field: str = "upstream") -> Address:
     """Return the parts of the URL of a model server, or raise `InvalidInput`."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise errors.InvalidInput("upstream", f"is not a URL: {error}") from None
+        raise errors.InvalidInput(field, f"is not a URL: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise errors.InvalidInput("upstream", "must be a URL such as http://127.0.0.1:11434")
+        raise errors.InvalidInput(field, "must be a URL such as http://127.0.0.1:11434")
     if parts.username is not None or parts.query or parts.fragment:
-        raise errors.InvalidInput("upstream", "must have no user, query or fragment; use the option for the key")
+        raise errors.InvalidInput(field, "must have no user, query or fragment; use the option for the key")
     secure = parts.scheme == "https"
     return Address(
         parts.hostname,

@@ -63,8 +63,9 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` if a value is invalid."""
-        for url in (self.upstream, *self.fallbacks):
-            parse_url(url)
+        parse_url(self.upstream)
+        for url in self.fallbacks:
+            parse_url(url, "fallback")
         validation.one_of(self.upstream_type, "upstream_type", ("auto", "ollama", "openai"))
         if self.concurrency is not None:
             validation.integer(self.concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
