@@ -215,6 +215,22 @@ def test_requests_wait_for_a_model_server_that_does_not_run_yet(file: Path) -> N
             assert len(upstream.generations) == 1
 
 
+def test_a_model_server_that_starts_later_is_asked_what_it_is(file: Path) -> None:
+    from tests.support.model_server import model_server
+
+    with model_server() as probe:
+        port = probe.port
+    with running_gateway(str(file), f"http://127.0.0.1:{port}") as gateway:
+        answers = [gateway.open("/v1/completions", text=text) for text in ("one", "two")]
+        wait_until(lambda: len(gateway.jobs("ready")) == 2)
+        with model_server(port, version=None) as upstream:
+            upstream.script.hold = True
+            # Not Ollama, which would get one at a time.
+            wait_until(lambda: len(upstream.generations) == 2)
+            upstream.script.hold = False
+            assert [answer.response.status for answer in answers] == [200, 200]
+
+
 class Caller(threading.Thread):
     """A caller that repeats its request, as the official clients do, until it has an answer."""
 

@@ -51,7 +51,7 @@ SHOWN = {
     "gateway_backlog.py": [
         "30 requests for 3 models, in random order",
         "direct calls load a model for more than every third request: True",
-        "gateway ### 3",
+        "the gateway loads each model once: True",
     ],
     "worker_basics.py": [
         "Hello, Ada!",
@@ -63,7 +63,8 @@ SHOWN = {
     ],
 }
 LOGGED = {
-    "worker_basics.py": r"job #\d+ \(.*\) page.fetch failed \(attempt 1 of 3\): connection_error: .*; retrying .*\n"
+    "gateway_backlog.py": r"direct   #+ \d+\ngateway  ### 3\n",
+    "worker_basics.py": r"job #\d+ \(.*\) page.fetch failed \(attempt 1 of 3\): connection_error: .*; retrying .*\n",
 }
 """Expected log output on standard error; other examples log nothing."""
 

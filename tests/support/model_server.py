@@ -58,7 +58,9 @@ class Script:
 class ModelServer:
     """The state of a server: its script, its log and what it has loaded."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, version: str | None = "0.12.9") -> None:
+        self.version = version
+        """The version of Ollama; None for another server."""
         self.script = Script()
         self.log: list[dict[str, Any]] = []
         self.loaded: tuple[str, str] | None = None
@@ -133,8 +135,8 @@ class ModelServer:
         match method, path:
             case (("GET" | "HEAD"), "/"):
                 await _whole(writer, 200, b"Ollama is running", "text/plain; charset=utf-8", method)
-            case "GET", "/api/version":
-                await _json(writer, {"version": "0.12.9"})
+            case "GET", "/api/version" if self.version is not None:
+                await _json(writer, {"version": self.version})
             case "GET", "/api/tags":
                 await _json(writer, {"models": [_tag(name) for name in self._models]})
             case "GET", "/api/ps":
@@ -463,13 +465,13 @@ async def _json(
 
 
 @contextmanager
-def model_server(port: int = 0) -> Iterator[ModelServer]:
+def model_server(port: int = 0, version: str | None = "0.12.9") -> Iterator[ModelServer]:
     """Run a server in a thread for a block."""
     started = threading.Event()
     state: dict[str, Any] = {}
 
     async def run() -> None:
-        server = state["server"] = ModelServer(port)
+        server = state["server"] = ModelServer(port, version)
         state["loop"], state["task"] = asyncio.get_running_loop(), asyncio.current_task()
         ready = asyncio.Event()
         serving = asyncio.ensure_future(server.serve(ready))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -49,6 +50,8 @@ _BACKOFF_SECONDS_MAX: Final = 30.0
 _KEPT_BYTES_MAX: Final = 1 << 20
 _DIRECT_BYTES_MAX: Final = limits.ARTIFACTS_DIRECT_BYTES_MAX // 2
 _WATCH_SECONDS: Final = 3_600.0
+# How often a model server that does not run yet is asked what it is.
+_DETECT_SECONDS: Final = 0.5
 _WATCH_AFTER_SECONDS: Final = 1.0
 # How long streams may run on after the request to stop; the server cuts connections two seconds later.
 _STREAM_END_SECONDS: Final = 8.0
@@ -117,11 +120,27 @@ class Gateway:
         await self._recover()
         self.spawn(self._eraser.run())
         self.spawn(self._erase_earlier())
+        if self.catalog.type == "auto" and not self._fallbacks:
+            self.spawn(self._start_workers_later(failed))
+        else:
+            self._start_workers(failed)
+
+    def _start_workers(self, failed: Callable[[BaseException], None]) -> None:
         self._workers = [self._local_worker(), self._remote_worker()]
         for worker in self._workers:
             running = asyncio.create_task(worker.serve())
             running.add_done_callback(lambda task: self._worker_ended(task, failed))
             self._running.append(running)
+
+    async def _start_workers_later(self, failed: Callable[[BaseException], None]) -> None:
+        """Start the workers once the model server answers: what it is decides how many requests it gets at once."""
+        while self.catalog.type == "auto":
+            await asyncio.sleep(_DETECT_SECONDS)
+            with contextlib.suppress(UpstreamFailedError):
+                self.catalog.type = await catalog.detect_type(self.upstream)
+        await self.catalog.refresh()
+        if not self.closing:
+            self._start_workers(failed)
 
     def _worker_ended(self, task: asyncio.Task[None], failed: Callable[[BaseException], None]) -> None:
         if not self.closing and not task.cancelled() and (error := task.exception()) is not None:
