@@ -23,6 +23,7 @@ from holdfast.domain import (
     strict_json,
     validation,
     webhooks,
+    why as whys,
 )
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
@@ -288,6 +289,21 @@ def limit(one: gates.Limit) -> Document:
 def key_use(one: gates.KeyUse) -> Document:
     """Return the use of a limit by a key."""
     return _with_timestamps(one)
+
+
+def why(one: whys.Why) -> Document:
+    """Return why a job is in its state."""
+    reasons = [
+        {
+            "code": reason.code,
+            "text": reason.text,
+            "blocks": reason.blocks,
+            "until_ms": _timestamp(reason.until),
+            "detail": dict(reason.detail),
+        }
+        for reason in one.reasons
+    ]
+    return {"job_id": one.job_id, "state": one.state, "summary": one.summary, "reasons": reasons}
 
 
 def delivery(one: webhooks.Delivery) -> Document:

@@ -66,6 +66,7 @@ from holdfast.domain.session_claims import (
 )
 from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.webhooks import Delivery, NewWebhook, Webhook, WebhookOptions
+from holdfast.domain.why import Reason, Why
 from holdfast.tasks.policy import Policy, TaskOptions
 from holdfast.tasks.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
 from holdfast.tasks.task import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
@@ -136,6 +137,7 @@ __all__ = [
     "Overview",
     "Policy",
     "Pruned",
+    "Reason",
     "Renewal",
     "Requeued",
     "RunningJob",
@@ -172,6 +174,7 @@ __all__ = [
     "Webhook",
     "WebhookOptions",
     "Webhooks",
+    "Why",
     "WorkerInfo",
     "WorkerModels",
     "WorkerStatus",

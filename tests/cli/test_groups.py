@@ -25,3 +25,17 @@ def test_a_group_is_listed_shown_awaited_and_cancelled(cli: Cli) -> None:
     assert cli.run("groups", "wait", "import-7").exit_code == 1
     assert cli.json("groups", "show", "import-7")["state"] == "failed"
     assert "no group 'none'" in cli.refusal("groups", "show", "none", code=1)
+
+
+def test_dependencies_trees_and_children_on_the_command_line(cli: Cli) -> None:
+    cli.text("enqueue", "a", "--id", "first")
+    cli.text("enqueue", "b", "--id", "second", "--after", "first")
+    cli.text("enqueue", "c", "--id", "third", "--after", "first", "--on-failed", "run")
+    assert cli.queue.counts() == {"ready": 1, "dependent": 2}
+    assert "cancelled 1 job" in cli.text("jobs", "cancel", "--tree", "first")
+    cli.queue.claim(kinds=["none"])
+    assert [cli.queue.get(job_id).state for job_id in ("second", "third")] == ["cancelled", "ready"]
+    assert "requeued first" in cli.text("jobs", "requeue", "first", "--with-children")
+    assert [cli.queue.get(job_id).state for job_id in ("first", "second")] == ["ready", "dependent"]
+    assert "one job" in cli.refusal("jobs", "cancel", "--tree", code=2)
+    assert "one job" in cli.refusal("jobs", "requeue", "--with-children", "--failed", code=2)

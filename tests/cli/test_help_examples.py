@@ -71,6 +71,8 @@ def prepare(arguments: list[str]) -> None:
             failing = queue.claim(kinds=["order.ship"])
             assert failing is not None
             queue.settle(failing, holdfast.Failed("no address", reason="no_address", permanent=True))
+        if "limits" in arguments:
+            queue.limits.set("llm", kinds=["llm.call"], key="tenant", concurrency=2)
         if "groups" in arguments:
             with queue.group("import-7") as group:
                 if "wait" not in arguments:

@@ -225,7 +225,7 @@ BAD_CALLS: dict[str, tuple[Call, str]] = {
     "events-limit": (lambda queue: queue.events(limit=True), "limit"),
     "events-cursor-nul": (lambda queue: queue.events(after="\0"), "after"),
     "counts-by": (lambda queue: queue.counts(by="color"), "by"),  # type: ignore[arg-type]
-    "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[arg-type]
+    "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[call-overload]
     "requeue-many": (lambda queue: queue.admin.requeue_many("a"), "job_ids"),
     "requeue-many-item": (lambda queue: queue.admin.requeue_many(["a", ""]), "job_ids[1]"),
     "requeue-failed": (lambda queue: queue.admin.requeue_failed(transient_only=1), "transient_only"),  # type: ignore[arg-type]

@@ -103,6 +103,12 @@ def parent_failed(harness: Harness, queue: Queue) -> None:
     queue.settle(parents_of_one(harness, queue), Failed("no", permanent=True))
 
 
+def children_cancelled(harness: Harness, queue: Queue) -> None:
+    parent_failed(harness, queue)
+    for _ in range(2):
+        queue.claim_many(kinds=["none"])
+
+
 def held_by_an_earlier_start(harness: Harness, queue: Queue) -> None:
     one_waiting(harness, queue)
     claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
@@ -314,6 +320,11 @@ CASES = {
             [{"kind": "work", "job_id": "b"}, {"kind": "work", "job_id": "c", "after": ["a", 0]}]
         ),
     ),
+    "enqueue with a callback": Case(
+        nothing, lambda queue, _: queue.enqueue("work", job_id="a", on_end={"kind": "undo"}, events="all")
+    ),
+    "requeue with children": Case(children_cancelled, lambda queue, _: queue.requeue("a", with_children=True)),
+    "cancel a tree": Case(parents_of_one, lambda queue, _: queue.cancel(root="a", force=True)),
     "settle a parent": Case(parents_of_one, settled(Done())),
     "fail a parent": Case(parents_of_one, settled(Failed("no", permanent=True))),
     "release a child": Case(
@@ -354,7 +365,10 @@ CASES = {
 
 # A repeated requeue is refused, because the job is no longer failed, as is the removal of what is gone; a schedule
 # that is run twice enqueues two jobs, and a group that is stored twice is sealed. All other calls are repeated.
-_ONCE = {"requeue", "requeue a member", "store a group", "run a schedule", "remove a schedule", "remove a limit"}
+_ONCE = {
+    *("requeue", "requeue with children", "requeue a member", "store a group"),
+    *("run a schedule", "remove a schedule", "remove a limit"),
+}
 REPEATED = [name for name in CASES if name not in _ONCE]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, Deferred, Done, Failed, InvalidInput, Job, JobNotFound, Queue
-from holdfast.errors import KindRetired
+from holdfast.errors import KindRetired, LaneDraining
 from holdfast.types import Enqueued
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
@@ -179,7 +179,7 @@ class TestFailure:
             queue.cancel(job.id, force=True)
         elif end == "retired":
             queue.kinds.retire("a")
-        else:
+        elif end == "late":
             clock.advance(10)
             queue.claim_many(kinds=["none"])
 
@@ -302,6 +302,105 @@ class TestOperating:
             roll_back()
         finish(queue, parent)
         assert queue.counts() == {"done": 1}
+
+
+class TestOnEnd:
+    @pytest.mark.parametrize("end", ["done", "failed", "cancelled", "forced", "retired", "late", "expired"])
+    def test_it_runs_however_the_job_ends(self, queue: Queue, clock: ManualClock, end: str) -> None:
+        on_end = {"kind": "undo", "payload": {"n": 1}, "lane": "late", "priority": 3}
+        job = queue.enqueue("a", deadline=100_000, max_attempts=1, on_end=on_end, tenant="acme")
+        callback = queue.get(f"holdfast:on_end:{job.job.number}")
+        assert (callback.state, callback.tenant, callback.lane, callback.priority) == ("dependent", "acme", "late", 3)
+        if end == "done":
+            finish(queue, job)
+        elif end == "expired":
+            start(queue, job.job)
+            clock.advance(100_000)
+            queue.claim_many(kinds=["none"])
+        else:
+            TestFailure.end(queue, clock, job, "none" if end == "late" else end)
+            clock.advance(100_000 if end == "late" else 0)
+        queue.claim_many(kinds=["none"])
+
+        assert state(queue, callback) == "ready"
+        assert [parent.id for parent in queue.parents(callback.id)] == [job.id]
+        assert queue.get(job.id).finished
+
+    def test_a_duplicate_and_a_rolled_back_job_have_none(self, queue: Queue) -> None:
+        first = queue.enqueue("a", dedupe_key="k", on_end={"kind": "undo"})
+        queue.enqueue("a", dedupe_key="k", on_end={"kind": "undo"})
+        queue.lanes.set("shut", state="draining")
+        with pytest.raises(LaneDraining):
+            queue.enqueue("b", on_end={"kind": "undo", "lane": "shut"})
+        assert queue.counts() == {"ready": 1, "dependent": 1}
+        finish(queue, first)
+        assert queue.admin.backlog().dependent == 1
+        assert state(queue, f"holdfast:on_end:{first.job.number}") == "ready"
+        assert queue.admin.backlog().dependent == 0
+
+    def test_it_is_part_of_what_identifies_a_job(self, queue: Queue) -> None:
+        queue.enqueue("a", job_id="x", on_end={"kind": "undo"})
+        assert not queue.enqueue("a", job_id="x", on_end={"kind": "undo"}).created
+        with pytest.raises(Conflict):
+            queue.enqueue("a", job_id="x", on_end={"kind": "other"})
+
+    @pytest.mark.validation
+    @pytest.mark.parametrize(
+        ("on_end", "field"), [({}, "on_end.kind"), ({"kind": "a", "job_id": "x"}, "on_end.job_id"), (3, "on_end.job")]
+    )
+    def test_bad_callbacks_are_refused(self, queue: Queue, on_end: Any, field: str) -> None:
+        with refused(queue, field):
+            queue.enqueue("c", on_end=on_end)
+
+
+class TestTrees:
+    def test_a_whole_tree_is_cancelled(self, queue: Queue) -> None:
+        root = queue.enqueue("a", on_end={"kind": "undo"})
+        claim = start(queue, root.job)
+        follow_ups: list[dict[str, Any]] = [{"kind": "b", "job_id": "b"}, {"kind": "c", "job_id": "c", "after": [0]}]
+        queue.settle(claim, Done(follow_ups=follow_ups))
+        held = start(queue, queue.get("b"))
+        queue.settle(held, Done(follow_ups=[{"kind": "d", "job_id": f"d{number}"} for number in range(450)]))
+        other, running = queue.enqueue("other"), start(queue, queue.get("d0"))
+        report = queue.cancel(root=root.id)
+
+        assert (len(report.cancelled), report.stop_requested, report.skipped) == (450, [running.job.id], [])
+        assert (queue.get("c").state, state(queue, other)) == ("cancelled", "ready")
+        assert state(queue, f"holdfast:on_end:{root.job.number}") == "ready"
+        assert queue.cancel(root=root.id, force=True).cancelled == [running.job.id]
+        with pytest.raises(Conflict, match="first of its tree"):
+            queue.cancel(root="c")
+        with pytest.raises(JobNotFound):
+            queue.cancel(root=root.id, tenant="acme")
+
+    def test_a_requeue_brings_back_what_the_failure_has_cancelled(self, queue: Queue) -> None:
+        first, second, other = queue.enqueue("a"), queue.enqueue("b"), queue.enqueue("x")
+        child = queue.enqueue("c", after=[first.id, second.id])
+        grandchild = queue.enqueue("d", after=[child.id])
+        both = queue.enqueue("e", after=[first.id, other.id])
+        by_hand = queue.enqueue("f", after=[first.id])
+        queue.cancel(by_hand.id)
+        fail(queue, first)
+        fail(queue, other)
+        finish(queue, second)
+        for job in (child, grandchild, both):
+            assert state(queue, job) == "cancelled"
+        queue.requeue(first.id, with_children=True)
+        found = [state(queue, job) for job in (child, grandchild, both, by_hand)]
+        assert found == ["dependent", "dependent", "cancelled", "cancelled"]
+        finish(queue, first)
+        assert (state(queue, child), state(queue, grandchild)) == ("ready", "dependent")
+        finish(queue, child)
+        assert state(queue, grandchild) == "ready"
+
+    def test_children_whose_kind_is_retired_stay_cancelled(self, queue: Queue) -> None:
+        parent = queue.enqueue("a")
+        child = queue.enqueue("old", after=[parent.id])
+        fail(queue, parent)
+        assert state(queue, child) == "cancelled"
+        queue.kinds.retire("old")
+        queue.requeue(parent.id, with_children=True)
+        assert state(queue, child) == "cancelled"
 
 
 class TestRefusals:

@@ -75,9 +75,10 @@ def test_a_token_of_some_lanes_or_kinds_is_refused_where_all_are_concerned(serve
         *(
             route.path
             for route in PRIVATE
-            if route.path.startswith(("/v1/sessions", "/v1/webhooks", "/v1/schedules"))
+            if route.path.startswith(("/v1/sessions", "/v1/webhooks", "/v1/schedules", "/v1/limit"))
         ),
         "/v1/groups/{group}/cancel",
+        "/v1/jobs/{job_id}/cancel-tree",
         *("/v1/admin/cancel", "/v1/admin/requeue", "/v1/admin/prune", "/v1/counts", "/v1/backlog", "/v1/overview"),
         *("/v1/problems", "/v1/audit"),
         *(route.path for route in PRIVATE if route.path.startswith("/v1/tokens")),

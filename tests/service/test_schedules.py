@@ -30,6 +30,16 @@ def test_a_schedule_is_managed_over_http(served: Server) -> None:
     assert {entry.actor for entry in entries} == {f"token:{str(client.token).split('_')[1]}"}
 
 
+def test_a_run_that_is_sent_twice_with_its_key_enqueues_one_job(served: Server) -> None:
+    client = served.client("admin")
+    client.request("PUT", "/v1/schedules/nightly", NIGHTLY)
+    ran = [client.post("/v1/schedules/nightly/run", **{"Idempotency-Key": key}) for key in ("a", "a", "b")]
+
+    assert [one.status for one in ran] == [200, 200, 200]
+    assert ran[0].json["id"] == ran[1].json["id"] != ran[2].json["id"]
+    assert len(served.queue.jobs(kind="report").jobs) == 2
+
+
 def test_a_token_of_one_tenant_sees_only_its_schedules(served: Server) -> None:
     served.queue.schedules.set("nightly", kind="report", every=60)
     client = served.client("admin", tenant="acme")

@@ -149,6 +149,32 @@ def show(terminal: Terminal, job_id: str) -> None:
         job_show.draw(terminal, job, attempts, artifacts, unserved)
 
 
+@jobs.command(
+    epilog="""
+    Reasons that keep the job from starting are marked with an arrow.
+
+    Examples:
+      holdfast jobs why order-42
+      holdfast jobs why order-42 --json | jq .summary
+    """
+)
+@click.argument("job_id", metavar="ID")
+@options.pass_terminal
+def why(terminal: Terminal, job_id: str) -> None:
+    """Explain why a job is in its state.
+
+    Prints what it waits for, who serves it, its place among others, and where it comes from.
+    """
+    with terminal.queue() as queue:
+        found = queue.why(find_job(queue, job_id).id)
+    if terminal.json:
+        terminal.emit(json_view.why(found))
+        return
+    terminal.line(found.summary)
+    for reason in found.reasons:
+        terminal.line(f"{'->' if reason.blocks else '  '} {reason.text}", "yellow" if reason.blocks else "")
+
+
 def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
     """Return why no live worker takes a waiting job, or None."""
     if job.state not in {"ready", "scheduled"}:
@@ -167,9 +193,11 @@ def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
       holdfast jobs cancel --force order-42
       holdfast jobs cancel --kind email.send --state scheduled --dry-run
       holdfast jobs cancel --lane bulk --older-than 2d --yes
+      holdfast jobs cancel --tree order-42
     """
 )
 @click.argument("job_ids", metavar="[ID...]", nargs=-1)
+@click.option("--tree", is_flag=True, help="Also the jobs of its tree: follow-ups, and theirs.")
 @_filters(_UNFINISHED)
 @click.option(
     "--force", is_flag=True, help="Cancel running jobs at once instead of requesting it from their workers."
@@ -177,9 +205,12 @@ def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
 @options.destructive
 @options.pass_terminal
 def cancel(
-    terminal: Terminal, /, job_ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **filters: Any
+    terminal: Terminal, /, job_ids: tuple[str, ...], tree: bool, force: bool, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
     """Cancel waiting jobs, and tell running ones to stop."""
+    if tree:
+        _cancel_tree(terminal, job_ids, force=force)
+        return
     chosen = job_bulk.given_filters(filters)
     job_bulk.check_choice(job_ids, chosen, "cancel", dry_run=dry_run)
     if job_ids:
@@ -194,6 +225,16 @@ def cancel(
             with terminal.progress("cancelling", total) as advance:
                 report = job_bulk.cancel(queue, chosen, advance, force=force)
             _print_cancelled_many(terminal, report)
+
+
+def _cancel_tree(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) -> None:
+    if len(job_ids) != 1:
+        raise click.UsageError("--tree needs the ID of one job")
+    with terminal.queue() as queue, terminal.busy("cancelling"):
+        root = find_job(queue, job_ids[0]).id
+        queue.admin.record_action("jobs.cancel", root, detail={"force": force, "tree": True})
+        report = queue.cancel(root=root, force=force)
+    _print_cancelled_many(terminal, report)
 
 
 def _print_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
@@ -256,6 +297,7 @@ def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tup
 @click.argument("job_ids", metavar="[ID...]", nargs=-1)
 @click.option("--failed", is_flag=True, help="The same as --state failed.")
 @click.option("--transient-only", is_flag=True, help="Only jobs with a transient failure.")
+@click.option("--with-children", is_flag=True, help="Also the jobs that its end has cancelled.")
 @_filters(_REQUEUED)
 @options.destructive
 @options.pass_terminal
@@ -266,11 +308,14 @@ def requeue(
     *,
     failed: bool,
     transient_only: bool,
+    with_children: bool,
     dry_run: bool,
     yes: bool,
     **filters: Any,
 ) -> None:
     """Make failed or cancelled jobs ready again."""
+    if with_children and len(job_ids) != 1:
+        raise click.UsageError("--with-children needs the ID of one job")
     chosen = job_bulk.given_filters(filters)
     if failed:
         chosen["state"] = ("failed", *chosen.get("state", ()))
@@ -278,7 +323,7 @@ def requeue(
         chosen["failure_class"] = "transient"
     job_bulk.check_choice(job_ids, chosen, "requeue", dry_run=dry_run)
     if job_ids:
-        _requeue_named(terminal, job_ids)
+        _requeue_named(terminal, job_ids, with_children=with_children)
         return
     terminal.require_confirmation(allowed=dry_run or yes)
     chosen.setdefault("state", ("failed",))
@@ -291,11 +336,12 @@ def requeue(
             _print_requeued(terminal, requeued, each=False)
 
 
-def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...]) -> None:
+def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...], *, with_children: bool) -> None:
     with terminal.queue() as queue:
         queue.admin.record_action("jobs.requeue", _audit_target(job_ids), detail={"jobs": list(job_ids)})
         if len(job_ids) == 1:
-            requeued = Requeued([queue.requeue(find_job(queue, job_ids[0]).id).id], [])
+            job = queue.requeue(find_job(queue, job_ids[0]).id, with_children=with_children)
+            requeued = Requeued([job.id], [])
         else:
             ids = [_id_of(queue, job_id) for job_id in job_ids]
             parts = range(0, len(ids), _REQUEUE_BATCH)

@@ -20,17 +20,14 @@ class Callback(NamedTuple):
 def check_callback(new: new_job.JobLike, field: str) -> Callback:
     """Return a callback in stored form, or raise `InvalidInput`, which names the option below *field*."""
     try:
-        kind, payload, options = new_job.parts_of(new)
-        given: Any = {option: value for option, value in options.items() if value is not None}
-        for option in sorted(given):
-            if option not in new_job.PUBLISHED and option != "headers":
-                raise errors.InvalidInput(option, "is not an option of a callback")
-        if isinstance(given.get("deadline"), datetime):
-            raise errors.InvalidInput("deadline", "must be a number of seconds, counted from its enqueue")
-        checked = new_job.check_job(new_job.NewJob(kind, payload, **given), fresh_id="")
-        return Callback(kind, checked.payload_json, stored_options(given))
+        kind, _, options = new_job.parts_of(new)
     except errors.InvalidInput as error:
         raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+    given = {option: value for option, value in options.items() if value is not None}
+    if isinstance(given.get("deadline"), datetime):
+        raise errors.InvalidInput(f"{field}.deadline", "must be a number of seconds, counted from its enqueue")
+    checked = new_job.check_callback(new, field)
+    return Callback(kind, checked.payload_json, stored_options(given))
 
 
 def stored_options(given: Mapping[str, Any]) -> str:

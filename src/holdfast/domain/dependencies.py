@@ -9,7 +9,7 @@ OnFailed: TypeAlias = Literal["cancel", "run"]
 """What becomes of a job if one on which it depends is not done."""
 
 
-DEPENDENCY_OPTIONS: Final = frozenset(("after", "on_failed"))
+DEPENDENCY_OPTIONS: Final = frozenset(("after", "on_failed", "on_end"))
 
 
 class Dependencies(NamedTuple):

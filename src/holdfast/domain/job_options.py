@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.domain import sessions
 from holdfast.domain.artifacts import AnyArtifact
@@ -13,6 +13,9 @@ from holdfast.domain.dependencies import OnFailed
 from holdfast.domain.routing import EventScope
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
+
+if TYPE_CHECKING:
+    from holdfast.domain.new_job import NewJob
 
 OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
 """What an enqueue does if an unfinished job has its dedupe key; see `EnqueueOptions`."""
@@ -56,6 +59,8 @@ class EnqueueOptions(sessions.SessionOptions, total=False):
     """Where each event of this job is sent; implies `events="all"`. A duplicate keeps the URL of its first job."""
     after: Sequence[str | int]
     """It runs after these jobs have ended: ids, or in `enqueue_many` positions of earlier jobs of the call."""
+    on_end: NewJob | Mapping[str, Any] | None
+    """A job that runs once it has ended, however it did: a `NewJob`, or a dict with `kind`, `payload` and options."""
     on_failed: OnFailed
     """If one of them is not done: `cancel` this job as well (default), or `run` it all the same."""
     limit_key: str | None

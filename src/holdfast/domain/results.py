@@ -162,6 +162,8 @@ class Backlog:
     """Running according to their rows, but their leases have expired and no claim has processed them yet."""
     suspect: int
     """Ready again after their last attempt expired."""
+    dependent: int = 0
+    """Jobs that wait for others to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,13 @@ class CancelReport:
     """Running jobs: each ends as cancelled when its handler stops."""
     skipped: list[Skipped]
     """The jobs that were not cancelled."""
+
+
+def add_cancelled(total: CancelReport, more: CancelReport) -> None:
+    """Add the jobs of another call to *total*."""
+    total.cancelled.extend(more.cancelled)
+    total.stop_requested.extend(more.stop_requested)
+    total.skipped.extend(more.skipped)
 
 
 @dataclass(frozen=True, slots=True)

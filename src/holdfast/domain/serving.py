@@ -59,6 +59,11 @@ def unserved_reason(
     return None if any(_takes(worker, lane, kind, requires) for worker in workers) else "no_worker"
 
 
+def takers(lane: str, kind: str, requires: Collection[str], workers: Iterable[WorkerInfo]) -> list[WorkerInfo]:
+    """Return the live workers that take jobs of *kind* in *lane* that require *requires*."""
+    return [worker for worker in workers if _takes(worker, lane, kind, requires)]
+
+
 def reason_text(reason: UnservedReason, requires: Sequence[str], jobs: int) -> str:
     """Return the reason why *jobs* are not taken, as text."""
     if reason == "lane_paused":

@@ -67,17 +67,53 @@ async def cancel_rows(tx: StoreTransaction, jobs: Sequence[JobRow], *, force: bo
     return report
 
 
+async def cancel_tree(
+    tx: StoreTransaction, root: str, tenant: str | None, after: int | None, *, force: bool
+) -> tuple[results.CancelReport, int | None]:
+    """Cancel a chunk of the unfinished jobs of a tree; return the number after which the next one starts, if any."""
+    first = await get_row(tx, root, tenant)
+    if first.root is not None:
+        raise errors.Conflict(f"job {root!r} is not the first of its tree; that is {first.root!r}", job_id=first.root)
+    seqs = await tx.unfinished_of_tree(root, -1 if after is None else after, limits.CHUNK)
+    wanted = seqs if after is not None else [first.seq, *seqs]
+    jobs = await tx.jobs_by_seq(wanted) if wanted else []
+    chosen = [job for job in jobs if not job.finished and tenant in {None, job.tenant}]
+    return await cancel_rows(tx, chosen, force=force), seqs[-1] if len(seqs) == limits.CHUNK else None
+
+
 def _blocked_first(decided: Sequence[transitions.Transition]) -> list[transitions.Transition]:
     return sorted(decided, key=lambda transition: transition.before.state != "blocked")
 
 
-async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None) -> Job:
-    """Make one failed or cancelled job ready again."""
+async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None, *, with_children: bool = False) -> Job:
+    """Make one failed or cancelled job ready again, and with it those that its end has cancelled dependent."""
     routing = await tx.routing()
     await enqueue.lock_jobs_and_keys(tx, [job_id])
     job = await get_row(tx, job_id, tenant)
     now = await tx.now()
-    return job_of(await _requeue(tx, routing, job, now))
+    after = await _requeue(tx, routing, job, now)
+    if with_children and routing.has_edges:
+        await _requeue_children(tx, routing, job.seq, now)
+    return job_of(after)
+
+
+async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, seq: int, now: clock.Now) -> None:
+    """Make the jobs dependent again that were cancelled because of a job, and those cancelled because of them."""
+    parents, kept = [seq], set[int]()
+    while found := await tx.cancelled_children(parents, limits.CHUNK + len(kept)):
+        children = [job for job in await tx.jobs_by_seq(found) if job.seq not in kept and job.state == "cancelled"]
+        if not children:
+            return
+        for job in children:
+            try:
+                await _requeue(tx, routing, job, now, state="dependent")
+            except errors.Refused:
+                # Its kind is retired, or another job holds its key: it stays cancelled.
+                kept.add(job.seq)
+        returned = [job.seq for job in children if job.seq not in kept]
+        await tx.reopen_edges(returned, parents)
+        await tx.add_wakes("child", returned, now)
+        parents += returned
 
 
 async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> results.Requeued:
@@ -98,8 +134,11 @@ async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str
     return report
 
 
-async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: clock.Now) -> JobRow:
+async def _requeue(
+    tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: clock.Now, state: State = "ready"
+) -> JobRow:
     transition = transitions.requeue(job, now)
+    transition = transition._replace(after=transition.after._replace(state=state))
     if job.kind in routing.retired:
         raise errors.KindRetired(job.kind)
     if job.dedupe_key is not None:

@@ -4,8 +4,19 @@ from collections.abc import Sequence, Set
 from operator import itemgetter
 from typing import NamedTuple
 
-from holdfast.domain import clock, duplicates, errors, events, limits, new_job, new_job as new_jobs, transitions
+from holdfast.domain import (
+    clock,
+    duplicates,
+    errors,
+    events,
+    limits,
+    new_job,
+    new_job as new_jobs,
+    transitions,
+    validation,
+)
 from holdfast.domain.claims import Claim
+from holdfast.domain.dependencies import Dependencies
 from holdfast.domain.job import HOLDING_KEY, JobRow, job_of, row_of
 from holdfast.domain.results import StoredJob, stored_new
 from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
@@ -46,7 +57,7 @@ async def enqueue_jobs(
     try:
         is_plain = all(map(new_jobs.is_plain, checked_jobs))
         shared = [] if is_plain else [new for new in checked_jobs if is_shared(new)]
-        if not is_plain and any(new.dependencies is not None for new in checked_jobs):
+        if not is_plain and any(new.dependencies is not None or new.on_end is not None for new in checked_jobs):
             await tx.use_edges()
         routing, numbers = await tx.begin_enqueue(len(checked_jobs), _lock_numbers((), shared))
         known, holders = await _lock_duplicates(tx, shared)
@@ -288,9 +299,27 @@ async def _write_extras(
         await tx.insert_limit_keys(keys)
     if any(new.dependencies is not None for _, new, _ in created):
         await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], call.now, field)
+    if any(new.on_end is not None for _, new, _ in created):
+        await _write_callbacks(tx, [(new.on_end, job) for _, new, job in created if new.on_end is not None])
     for index, new, job in created:
         if new.artifacts:
             await _write_inputs(tx, job, new, call.now, f"{field}[{index}]" if len(results) > 1 else "")
+
+
+async def _write_callbacks(tx: StoreTransaction, pairs: Sequence[tuple[new_job.CheckedJob, JobRow]]) -> None:
+    """Store the jobs that run once others, which this call has stored, have ended."""
+    new = [
+        callback._replace(
+            id=f"{validation.RESERVED_PREFIX}on_end:{job.seq}",
+            settings=callback.settings._replace(tenant=job.tenant),
+            dependencies=Dependencies((), "run"),
+        )
+        for callback, job in pairs
+    ]
+    stored = await enqueue_jobs(tx, new, "on_end")
+    await tx.insert_edges([(one.job.number, job.seq, 0, "run") for one, (_, job) in zip(stored, pairs, strict=True)])
+    # No other transaction has seen these jobs, so that each end appends a wake row.
+    await tx.await_jobs([job.seq for _, job in pairs])
 
 
 async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: new_job.CheckedJob, seq: int) -> StoredJob:

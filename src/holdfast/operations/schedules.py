@@ -5,7 +5,7 @@ from datetime import datetime
 
 from holdfast.domain import cron, errors, limits, schedules, validation
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, job_of
 from holdfast.operations import enqueue
 from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
@@ -136,8 +136,14 @@ async def remove_schedule(tx: StoreTransaction, name: str, tenant: str, actor: s
 
 
 async def run_schedule(tx: StoreTransaction, name: str, tenant: str, job_id: str, actor: str) -> Job:
-    """Enqueue a job of a schedule now, also if it is paused; its ticks stay as they are."""
+    """Enqueue a job of a schedule now, also if it is paused; its ticks stay as they are.
+
+    A call that is sent again, with the same id, returns the job.
+    """
     stored = await _get(tx, name, tenant)
+    made = await tx.job_by_id(job_id)
+    if made is not None and made.tenant == tenant:
+        return job_of(made)
     now = await tx.now()
     new = schedules.job_of_tick(stored.definition, job_id, now.wall_ms)
     [enqueued] = await enqueue.enqueue_jobs(tx, [new], "")

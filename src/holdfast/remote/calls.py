@@ -356,10 +356,10 @@ async def cancel_many(http: Http, job_ids: Sequence[str], tenant: str | None, *,
 
 
 @over_http(admin_operations.requeue)
-async def requeue(http: Http, job_id: str, tenant: str | None) -> Job:
+async def requeue(http: Http, job_id: str, tenant: str | None, *, with_children: bool = False) -> Job:
     """Requeue one job."""
-    query = {"tenant": tenant}
-    return decode.job(await http.post(path("jobs", job_id, "requeue"), None, query, repeatable=False))
+    query, body = {"tenant": tenant}, {"with_children": True} if with_children else None
+    return decode.job(await http.post(path("jobs", job_id, "requeue"), body, query, repeatable=False))
 
 
 @over_http(admin_operations.requeue_many)

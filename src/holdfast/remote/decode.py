@@ -18,6 +18,7 @@ from holdfast.domain import (
     strict_json,
     validation,
     webhooks,
+    why as whys,
 )
 from holdfast.domain.claims import Claim, Renewal
 from holdfast.domain.failures import Failure
@@ -200,6 +201,21 @@ def limit(one: Document) -> gates.Limit:
 def key_use(one: Document) -> gates.KeyUse:
     """Return the use of a limit by a key."""
     return gates.KeyUse(**_with_all_times(one))
+
+
+def why(one: Document) -> whys.Why:
+    """Return why a job is in its state."""
+    reasons = tuple(
+        whys.Reason(
+            reason["code"],
+            reason["text"],
+            reason["blocks"],
+            validation.optional_datetime_of(reason["until_ms"]),
+            reason["detail"],
+        )
+        for reason in one["reasons"]
+    )
+    return whys.Why(one["job_id"], one["state"], one["summary"], reasons)
 
 
 def _with_all_times(one: Document) -> dict[str, Any]:

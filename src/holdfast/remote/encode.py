@@ -88,6 +88,7 @@ def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: boo
         sent["artifacts"] = artifacts(new.artifacts)
     sent |= {} if new.dependencies is None else new.dependencies._asdict()
     sent |= {name: value for name in ("limit_key", "webhook_url") if (value := getattr(new, name)) is not None}
+    sent |= {} if new.on_end is None else {"on_end": new_job(new.on_end, with_id=False)}
     if new.digest is not None or (with_id and not (new.entry is not None and new.entry.message_id is not None)):
         sent["job_id"] = new.id
     return {"kind": settings.route.kind, **({} if payload is None else {"payload": payload}), **sent}

@@ -1,11 +1,17 @@
-"""What the operations on groups do over HTTP."""
+"""What the operations on groups, trees of jobs and their reasons do over HTTP."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.domain import callbacks, groups, results
 from holdfast.domain.new_job import CheckedJob
-from holdfast.operations import groups as group_operations, maintenance
+from holdfast.domain.why import Why
+from holdfast.operations import (
+    admin as admin_operations,
+    groups as group_operations,
+    maintenance,
+    why as why_operations,
+)
 from holdfast.remote import calls, connection, decode, encode
 
 
@@ -61,3 +67,18 @@ async def cancel_members(
     """Cancel all members; the server does it in chunks."""
     reply = await http.post(connection.path("groups", name, "cancel"), {"force": force}, {"tenant": tenant})
     return decode.cancel_report(reply), None
+
+
+@calls.over_http(admin_operations.cancel_tree)
+async def cancel_tree(
+    http: connection.Http, root: str, tenant: str | None, after: int | None, *, force: bool
+) -> tuple[results.CancelReport, int | None]:
+    """Cancel the jobs of a tree; the server does it in chunks."""
+    reply = await http.post(connection.path("jobs", root, "cancel-tree"), {"force": force}, {"tenant": tenant})
+    return decode.cancel_report(reply), None
+
+
+@calls.over_http(why_operations.why_job)
+async def why_job(http: connection.Http, job_id: str, tenant: str | None) -> Why:
+    """Return why a job is in its state."""
+    return decode.why(await http.get(connection.path("jobs", job_id, "why"), {"tenant": tenant}))

@@ -84,8 +84,9 @@ async def remove_schedule(http: connection.Http, name: str, tenant: str, actor: 
 
 @calls.over_http(schedule_operations.run_schedule)
 async def run_schedule(http: connection.Http, name: str, tenant: str, job_id: str, actor: str) -> Job:
-    """Enqueue a job now; the server chooses its id."""
-    return decode.job(await _act(http, "run", name, tenant, repeatable=False))
+    """Enqueue a job now; the server derives its id from ours, so that the request can be sent again."""
+    route = connection.path("schedules", name, "run")
+    return decode.job(await http.post(route, None, {"tenant": tenant}, headers={"Idempotency-Key": job_id}))
 
 
 async def _act(

@@ -20,17 +20,6 @@ _GROUP: Final[dict[str, Any]] = {
     "created_at_ms": 1893456000000,
     "ended_at_ms": None,
 }
-_CALLBACK: Final = schemas.strict(
-    ["kind"],
-    {
-        option: schemas.NEW_JOB["properties"][option]
-        for option in (
-            *("kind", "payload", "lane", "priority", "delay", "deadline", "requires", "affinity", "headers", "tags"),
-            *("max_attempts", "backoff", "events"),
-        )
-    },
-)
-
 GROUPS: Final = (
     call.Endpoint(
         "GET",
@@ -57,9 +46,9 @@ GROUPS: Final = (
             ["members"],
             {
                 "members": schemas.array(schemas.NEW_JOB, limits.ENQUEUE_MANY_MAX),
-                "on_end": _CALLBACK,
-                "on_success": _CALLBACK,
-                "on_first_failure": _CALLBACK,
+                "on_end": schemas.CALLBACK,
+                "on_success": schemas.CALLBACK,
+                "on_first_failure": schemas.CALLBACK,
                 "seal": {**schemas.BOOLEAN, "description": "false: another request may add members; default true."},
             },
         ),

@@ -23,9 +23,7 @@ async def create(call: Call) -> Response:
     called: dict[groups.GroupEvent, callbacks.Callback] = {}
     for event in groups.GROUP_EVENTS:
         if (given := call.body.get(event)) is not None:
-            new = new_jobs.granted_job(call.grants, given, f"{event}.")
-            # It belongs to the tenant of the group.
-            new.options.pop("tenant", None)
+            new = new_jobs.granted_callback(call.grants, given, f"{event}.")
             called[event] = callbacks.check_callback(new, event)
     members = [_member(call, index, one, tenant) for index, one in enumerate(call.body["members"])]
     group_call = groups.GroupCall(name, tenant, called, call.body.get("seal", True), _token(call))

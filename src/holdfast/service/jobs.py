@@ -180,6 +180,12 @@ async def parents(call: Call) -> Response:
     return reply({"jobs": [json_view.job(one) for one in await call.queue.parents(job.id)]})
 
 
+async def why(call: Call) -> Response:
+    """Return why a job is in its state."""
+    job = await call.job()
+    return reply(json_view.why(await call.queue.why(job.id, tenant=job.tenant)))
+
+
 async def attempts(call: Call) -> Response:
     """Return the attempts of a job."""
     job = await call.job()
@@ -199,8 +205,23 @@ async def cancel(call: Call) -> Response:
     return reply_text(json_view.job_text(await call.queue.cancel(job.id, force=force, tenant=job.tenant)))
 
 
+async def cancel_tree(call: Call) -> Response:
+    """Cancel the unfinished jobs of a tree."""
+    job = await call.job()
+    force = call.body.get("force", False)
+    if force:
+        access.check_role(call.grants, ())
+    await call.audit("jobs.cancel", job.id, force=force, tree=True)
+    return reply(json_view.cancel_report(await call.queue.cancel(root=job.id, force=force, tenant=call.tenant)))
+
+
 async def requeue(call: Call) -> Response:
     """Make a failed or cancelled job ready again."""
     job = await call.job()
-    await call.audit("jobs.requeue", job.id)
-    return reply_text(json_view.job_text(await call.queue.requeue(job.id, tenant=job.tenant)))
+    with_children = call.body.get("with_children", False)
+    if with_children:
+        # They may be in other lanes and of other kinds.
+        access.check_any_job(call.grants)
+    await call.audit("jobs.requeue", job.id, with_children=with_children)
+    requeued = await call.queue.requeue(job.id, with_children=with_children, tenant=job.tenant)
+    return reply_text(json_view.job_text(requeued))

@@ -36,6 +36,8 @@ def granted_job(grants: access.Grants, body: Mapping[str, Any], path: str = "") 
         size = len(strict_json.encode(content, f"{path}payload", limits.PAYLOAD_BYTES_MAX).encode())
     access.check_job_ceilings(grants, options.get("priority", 0), size, path)
     convert_values(options, path)
+    if options.get("on_end") is not None:
+        options["on_end"] = granted_callback(grants, options["on_end"], f"{path}on_end.")
     if "artifacts" in options:
         options["artifacts"] = artifacts_of(options["artifacts"], path)
     if not sent:
@@ -47,6 +49,13 @@ def granted_job(grants: access.Grants, body: Mapping[str, Any], path: str = "") 
         if payload is None or "session" not in options:
             raise errors.InvalidInput(f"{path}message_count", "belongs to an encoded payload of a session")
         validation.integer(new.message_count, f"{path}message_count", 1, limits.SESSION_ENTRY_MESSAGES_MAX)
+    return new
+
+
+def granted_callback(grants: access.Grants, body: Mapping[str, Any], path: str) -> new_job.NewJob:
+    """Return the callback that *body* describes; it belongs to the tenant of what it follows."""
+    new = granted_job(grants, body, path)
+    new.options.pop("tenant", None)
     return new
 
 
@@ -119,9 +128,13 @@ def keyed_jobs(call: Call, jobs: Sequence[new_job.NewJob], first: int = 0, *, si
         if new.options.get("job_id") is not None:
             path = "job_id" if single else f"jobs[{index}].job_id"
             raise errors.InvalidInput(path, "cannot be combined with Idempotency-Key; give one of them")
-        parts = [new.options.get("tenant", routing.DEFAULT_NAME), call.route.name, key, index]
-        digest = hashlib.blake2b(strict_json.canonical(parts), digest_size=16).hexdigest()
-        new.options["job_id"] = f"idem-{digest}"
+        new.options["job_id"] = keyed_id(call, key, new.options.get("tenant", routing.DEFAULT_NAME), index)
+
+
+def keyed_id(call: Call, key: str, tenant: str, place: str | int) -> str:
+    """Return the id that follows from an idempotency key, the route, the tenant and the place in the request."""
+    parts = [tenant, call.route.name, key, place]
+    return f"idem-{hashlib.blake2b(strict_json.canonical(parts), digest_size=16).hexdigest()}"
 
 
 def explain_conflict(error: errors.Conflict, jobs: Sequence[new_job.NewJob]) -> Exception:

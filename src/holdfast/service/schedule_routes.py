@@ -54,9 +54,12 @@ _NEW: Final[dict[str, Any]] = {
 _EXAMPLE: Final = {"kind": "report.write", "payload": {"format": "pdf"}, "cron": "0 3 * * *", "zone": "Europe/Berlin"}
 
 
-def _action(name: str, summary: str, handler: call.Handler, response: Any, example: Any) -> call.Endpoint:
+def _action(
+    name: str, summary: str, handler: call.Handler, response: Any, example: Any, *, idempotent: bool = False
+) -> call.Endpoint:
     path = f"/v1/schedules/{{schedule}}/{name}"
     options: dict[str, Any] = {"any_job": True, "query": {"tenant": schemas.TENANT}, "problems": (404, 409)}
+    options["idempotent"] = idempotent
     return call.Endpoint("POST", path, f"{name}_schedule", summary, handler, (), response, example, **options)
 
 
@@ -157,7 +160,14 @@ SCHEDULES: Final = (
         {**_SCHEDULE, "paused": True, "next_at_ms": None},
     ),
     _action("resume", "Continue a paused schedule after now", schedules.resume, schemas.ref("Schedule"), _SCHEDULE),
-    _action("run", "Enqueue a job of a schedule now", schedules.run, schemas.ref("Job"), examples.JOB_EXAMPLE),
+    _action(
+        "run",
+        "Enqueue a job of a schedule now",
+        schedules.run,
+        schemas.ref("Job"),
+        examples.JOB_EXAMPLE,
+        idempotent=True,
+    ),
     _action(
         "remove",
         "Delete a schedule; its jobs stay",

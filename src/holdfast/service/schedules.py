@@ -5,6 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from holdfast import json_view
+from holdfast.client import ids
 from holdfast.domain import access, errors, limits, routing, schedules, validation
 from holdfast.operations import schedules as schedule_operations
 from holdfast.service import new_jobs
@@ -78,8 +79,10 @@ async def resume(call: Call) -> Response:
 
 async def run(call: Call) -> Response:
     """Enqueue a job of a schedule now."""
-    name, actor = call.path["schedule"], call.caller.actor
-    return reply(json_view.job(await call.queue.schedules.run(name, tenant=_tenant(call), actor=actor)))
+    name, tenant, key = schedules.check_name(call.path["schedule"]), _tenant(call), call.idempotency_key
+    job_id = ids.job_id() if key is None else new_jobs.keyed_id(call, key, tenant, name)
+    run_schedule, actor = schedule_operations.run_schedule, call.caller.actor
+    return reply(json_view.job(await call.service.runner.write(run_schedule, name, tenant, job_id, actor)))
 
 
 async def remove(call: Call) -> Response:

@@ -194,6 +194,18 @@ NEW_JOB: Final = strict(
         },
     },
 )
+CALLBACK: Final = strict(
+    ["kind"],
+    {
+        option: NEW_JOB["properties"][option]
+        for option in (
+            *("kind", "payload", "lane", "priority", "delay", "deadline", "requires", "affinity", "headers", "tags"),
+            *("max_attempts", "backoff", "events", "declared"),
+        )
+    },
+)
+NEW_JOB["properties"]["on_end"] = {**nullable(CALLBACK), "description": "A job that runs once it has ended."}
+
 
 LEASE: Final[Schema] = {
     "epoch": integer(0, EPOCH_MAX),
@@ -545,6 +557,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
         concurrency=nullable(INTEGER),
         opens_at_ms=_MAYBE_TIME,
         closed=BOOLEAN,
+    ),
+    "Why": shape(
+        job_id=STRING,
+        state=choice(*job.STATES),
+        summary=STRING,
+        reasons={
+            "type": "array",
+            "items": shape(code=STRING, text=STRING, blocks=BOOLEAN, until_ms=_MAYBE_TIME, detail={"type": "object"}),
+        },
     ),
     "Delivery": shape(
         id=STRING,

@@ -124,6 +124,34 @@ class FlowTransaction(ABC):
         """Return the jobs on which a job depends, in the given order, without locking them."""
 
     @abstractmethod
+    async def unfinished_of_tree(self, root: str, after: int, limit: int) -> list[int]:
+        """Return unfinished jobs of a tree besides its first, in order, after one of them, without locking them."""
+
+    @abstractmethod
+    async def cancelled_children(self, seqs: Sequence[int], limit: int) -> list[int]:
+        """Return jobs that were cancelled because these, and no others, were not done, without locking them."""
+
+    @abstractmethod
+    async def reopen_edges(self, children: Sequence[int], seqs: Sequence[int]) -> None:
+        """Record that the ends of these parents were not counted for these children."""
+
+    @abstractmethod
+    async def ready_before(self, job: JobRow, routes: Sequence[int], maximum: int) -> int:
+        """Return how many ready jobs of these routes are claimed before a ready job, counted up to a maximum."""
+
+    @abstractmethod
+    async def waiting_tenants(self, route: int, priority: int, maximum: int) -> int:
+        """Return how many tenants have ready jobs of a route and priority, counted up to a maximum."""
+
+    @abstractmethod
+    async def entries_before(self, session: int, enqueue_seq: int, maximum: int) -> int:
+        """Return how many unfinished entries of a session are before one of them, counted up to a maximum."""
+
+    @abstractmethod
+    async def recent_durations(self, route: int, limit: int) -> list[int]:
+        """Return how many milliseconds jobs of a route have run that finished last."""
+
+    @abstractmethod
     async def is_wake_due(self, now: Now) -> bool:
         """Return whether a wake row is due."""
 

@@ -240,10 +240,18 @@ SharedQuery: TypeAlias = Literal[
     "wake_insert",
     "wake_move",
     "wake_of_target",
+    "tree_unfinished",
+    "children_cancelled",
+    "edges_reopen",
     "wake_awaited",
     "wake_is_due",
     "wakes_due",
     "wakes_insert",
+    # why
+    "why_durations",
+    "why_entries",
+    "why_ready",
+    "why_tenants",
     # charts
     "failure_groups",
     "failure_groups_delete",

@@ -49,6 +49,41 @@ class SqlFlow(SqlQueries):
         """Append wake rows of jobs that others wait for."""
         await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
 
+    async def unfinished_of_tree(self, root: str, after: int, limit: int) -> list[int]:
+        """Return unfinished jobs of a tree."""
+        rows = await self.query("tree_unfinished", {"root": root, "after": after, "limit": limit})
+        return [seq for (seq,) in rows]
+
+    async def cancelled_children(self, seqs: Sequence[int], limit: int) -> list[int]:
+        """Return jobs that were cancelled because of these."""
+        rows = await self.query("children_cancelled", {"seqs": list(seqs), "limit": limit})
+        return [seq for (seq,) in rows]
+
+    async def reopen_edges(self, children: Sequence[int], seqs: Sequence[int]) -> None:
+        """Record that the ends of parents were not counted."""
+        await self.query("edges_reopen", {"children": list(children), "seqs": list(seqs)})
+
+    async def ready_before(self, job: JobRow, routes: Sequence[int], maximum: int) -> int:
+        """Return how many ready jobs are claimed before a job."""
+        values = {"routes": list(routes), "priority": job.priority, "fair_key": job.fair_key, "maximum": maximum}
+        [[higher, earlier]] = await self.query("why_ready", {**values, "due_at_ms": job.due_at_ms, "seq": job.seq})
+        return min(int(higher) + int(earlier), maximum)
+
+    async def waiting_tenants(self, route: int, priority: int, maximum: int) -> int:
+        """Return how many tenants have ready jobs."""
+        [[count]] = await self.query("why_tenants", {"route": route, "priority": priority, "maximum": maximum})
+        return int(count)
+
+    async def entries_before(self, session: int, enqueue_seq: int, maximum: int) -> int:
+        """Return how many unfinished entries of a session are before one."""
+        values = {"session": session, "enqueue_seq": enqueue_seq, "maximum": maximum}
+        [[count]] = await self.query("why_entries", values)
+        return int(count)
+
+    async def recent_durations(self, route: int, limit: int) -> list[int]:
+        """Return how long jobs have run that finished last."""
+        return [duration for (duration,) in await self.query("why_durations", {"route": route, "limit": limit})]
+
     async def is_wake_due(self, now: Now) -> bool:
         """Return whether a wake row is due."""
         [[due]] = await self.query("wake_is_due", {"now": now.wall_ms})
@@ -61,7 +96,8 @@ class SqlFlow(SqlQueries):
 
     async def insert_edges(self, edges: Sequence[tuple[int, int, int, OnFailed]]) -> None:
         """Store dependencies."""
-        await self.query("edge_insert", many=list(edges))
+        if edges:
+            await self.query("edge_insert", many=list(edges))
 
     async def await_jobs(self, seqs: Sequence[int]) -> None:
         """Record that others wait for jobs."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import time_ns
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, overload
 
 from holdfast.client import validate_calls
 from holdfast.client.async_api import decoding
@@ -32,6 +32,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.job_options import EnqueueOptions
 from holdfast.domain.new_job import JobLike, NewJob, check_job, check_new, new_job_of, uuid7
 from holdfast.domain.outcomes import Outcome, check_plain, children_of
+from holdfast.domain.results import CancelReport, add_cancelled
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.operations import (
@@ -254,25 +255,52 @@ class AsyncJobMethods(AsyncContentWrites):
         checked = validate_calls.job_id_or_number(job_id)
         return await self._runner.read(job_operations.get, checked, validate_calls.tenant(tenant))
 
-    async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
+    @overload
+    async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job: ...
+
+    @overload
+    async def cancel(self, *, root: str, force: bool = False, tenant: str | None = None) -> CancelReport: ...
+
+    async def cancel(
+        self,
+        job_id: str | None = None,
+        *,
+        root: str | None = None,
+        force: bool = False,
+        tenant: str | None = None,
+    ) -> Job | CancelReport:
         """Cancel a waiting job; request a running one to stop, or with *force* take it from its worker.
 
         Return the job. Raises `JobNotFound`, and `Conflict` if the job has already finished in another state. With
-        *tenant*, jobs of other tenants are not found.
+        *tenant*, jobs of other tenants are not found. With *root* instead of an id, cancel all unfinished jobs of its
+        tree (`Job.root`), in bounded chunks, and return a `CancelReport`.
         """
-        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.write(
-            admin_operations.cancel, job_id, tenant, force=validation.flag(force, "force")
-        )
+        force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
+        if root is None:
+            given = validate_calls.job_id(job_id)  # type: ignore[arg-type]  # None is refused
+            return await self._runner.write(admin_operations.cancel, given, tenant, force=force)
+        if job_id is not None:
+            raise errors.InvalidInput("root", "cannot be combined with job_id; give one of them")
+        checked = validation.name(root, "root", limits.JOB_ID_CHARS_MAX)
+        total, after, ends = CancelReport([], [], []), None, False
+        while not ends:
+            report, after = await self._runner.write(
+                admin_operations.cancel_tree, checked, tenant, after, force=force
+            )
+            add_cancelled(total, report)
+            ends = after is None
+        return total
 
-    async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
+    async def requeue(self, job_id: str, *, with_children: bool = False, tenant: str | None = None) -> Job:
         """Make a failed or cancelled job ready again with a new set of attempts and return it.
 
-        Raises `JobNotFound`, `KindRetired`, and `Conflict` if the job is not failed or cancelled, or if another job
-        holds its dedupe key. With *tenant*, jobs of other tenants are not found.
+        With *with_children*, the jobs that its end has cancelled depend on it again. Raises `JobNotFound`,
+        `KindRetired`, and `Conflict` if the job is not failed or cancelled, or if another job holds its dedupe key.
+        With *tenant*, jobs of other tenants are not found.
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
-        return await self._runner.write(admin_operations.requeue, job_id, tenant)
+        with_children = validation.flag(with_children, "with_children")
+        return await self._runner.write(admin_operations.requeue, job_id, tenant, with_children=with_children)
 
     async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
         """Change the priority of an unfinished job and return it.

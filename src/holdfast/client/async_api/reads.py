@@ -12,7 +12,12 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Attempt, Job, State
 from holdfast.domain.results import COUNT_BY, CountBy, JobPage
 from holdfast.domain.validation import Duration
-from holdfast.operations import dependencies as dependency_operations, jobs as job_operations
+from holdfast.domain.why import Why
+from holdfast.operations import (
+    dependencies as dependency_operations,
+    jobs as job_operations,
+    why as why_operations,
+)
 from holdfast.storage.runners import AsyncRunner
 
 # How long to wait for events that open transactions hold back, before reading without them.
@@ -82,6 +87,14 @@ class AsyncJobReads:
         """
         job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         return await self._runner.read(dependency_operations.parents, job_id, tenant)
+
+    async def why(self, job_id: str, *, tenant: str | None = None) -> Why:
+        """Return why a job is in its state: what it waits for, who serves it, and its place, or raise `JobNotFound`.
+
+        `summary` is one sentence, `reasons` are all of them. With *tenant*, jobs of other tenants are not found.
+        """
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.read(why_operations.why_job, job_id, tenant)
 
     async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class, as *by* says; with *tenant*, only its jobs.

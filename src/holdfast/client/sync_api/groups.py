@@ -15,7 +15,7 @@ from holdfast.domain.groups import GroupCall, GroupEvent, JobGroup
 from holdfast.domain.job_options import EnqueueOptions
 from holdfast.domain.new_job import CheckedJob, JobLike, NewJob, check_job, new_job_of
 from holdfast.domain.outcomes import children_of
-from holdfast.domain.results import CancelReport
+from holdfast.domain.results import CancelReport, add_cancelled
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.operations import groups as group_operations, maintenance
@@ -171,9 +171,7 @@ class Groups(Namespace):
         total, after = CancelReport([], [], []), -1
         while True:
             report, following = self._runner.write(group_operations.cancel_members, name, tenant, after, force=force)
-            total.cancelled.extend(report.cancelled)
-            total.stop_requested.extend(report.stop_requested)
-            total.skipped.extend(report.skipped)
+            add_cancelled(total, report)
             if following is None:
                 return total
             after = following

@@ -1,5 +1,17 @@
 -- Flow control: wake rows, schedules, dependencies and groups.
 
+-- name: children_cancelled
+-- Find some jobs that were cancelled because these jobs, and no others, were not done.
+select e.child from holdfast.edge e join holdfast.job c on c.seq = e.child
+ where e.parent = any (%(seqs)s::bigint[]) and e.child > 0 and e.on_failed = 'cancel' and e.ended > 20
+   and c.state = 'cancelled' and c.failure_reason = 'dependency_failed'
+   and not exists (select 1 from holdfast.edge o
+                    where o.child = e.child and o.on_failed = 'cancel' and o.ended > 20
+                      and o.parent <> all (%(seqs)s::bigint[]))
+ group by e.child
+ order by e.child
+ limit %(limit)s;
+
 -- name: edge_end
 -- Record that children were told of the ends of their parents, one edge for each row of values.
 update holdfast.edge e set ended = v.ended
@@ -27,6 +39,11 @@ select child, parent, on_failed from holdfast.edge
  where parent = any (%(seqs)s::bigint[]) and ended is null
  order by parent, child
  limit %(limit)s;
+
+-- name: edges_reopen
+-- Record that the ends of these parents were not counted.
+update holdfast.edge set ended = null
+ where child = any (%(children)s::bigint[]) and parent = any (%(seqs)s::bigint[]);
 
 -- name: edges_use
 -- Record that the store has dependencies.
@@ -243,6 +260,12 @@ select number, tenant, name, kind, payload, options, cron, every_ms, zone, misse
  where number = any (%(numbers)s::bigint[]) and paused = 0
  order by number
 /* lock: for update skip locked */;
+
+-- name: tree_unfinished
+-- Find some unfinished jobs of a tree besides its first, in order.
+select seq from holdfast.job where root = %(root)s and seq > %(after)s and finished_at_ms is null
+ order by seq
+ limit %(limit)s;
 
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.

@@ -48,7 +48,8 @@ select (select count(*) from (select 1 from holdfast.job where state = 'schedule
        (select count(*) from (select 1 from holdfast.job
                                where state = 'running' and lease_until_ms <= %(lease_now)s limit %(maximum)s) counted),
        (select count(*) from (select 1 from holdfast.job
-                               where suspect = 1 and state = 'ready' limit %(maximum)s) counted);
+                               where suspect = 1 and state = 'ready' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.job where state = 'dependent' limit %(maximum)s) counted);
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.

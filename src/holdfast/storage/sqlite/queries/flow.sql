@@ -1,5 +1,17 @@
 -- Flow control: wake rows, schedules, dependencies and groups.
 
+-- name: children_cancelled
+-- Find some jobs that were cancelled because these jobs, and no others, were not done.
+select e.child from holdfast_edge e cross join holdfast_job c on c.seq = e.child
+ where e.parent in (select value from json_each(:seqs)) and e.child > 0 and e.on_failed = 'cancel' and e.ended > {done}
+   and c.state = {cancelled} and c.extra ->> '$.failure_reason' = 'dependency_failed'
+   and not exists (select 1 from holdfast_edge o
+                    where o.child = e.child and o.on_failed = 'cancel' and o.ended > {done}
+                      and o.parent not in (select value from json_each(:seqs)))
+ group by e.child
+ order by e.child
+ limit :limit;
+
 -- name: edge_end
 -- Record that children were told of the ends of their parents, one edge for each row of values.
 update holdfast_edge set ended = ? where child = ? and parent = ?;
@@ -25,6 +37,11 @@ select child, parent, on_failed from holdfast_edge
  where parent in (select value from json_each(:seqs)) and ended is null
  order by parent, child
  limit :limit;
+
+-- name: edges_reopen
+-- Record that the ends of these parents were not counted.
+update holdfast_edge set ended = null
+ where child in (select value from json_each(:children)) and parent in (select value from json_each(:seqs));
 
 -- name: edges_use
 -- Record that the store has dependencies.
@@ -232,6 +249,12 @@ select number, tenant, name, kind, payload, options, cron, every_ms, zone, misse
   from holdfast_schedule
  where number in (select value from json_each(:numbers)) and paused = 0
  order by number;
+
+-- name: tree_unfinished
+-- Find some unfinished jobs of a tree besides its first, in order.
+select seq from holdfast_job where root = :root and seq > :after and state < {done}
+ order by seq
+ limit :limit;
 
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.

@@ -48,7 +48,10 @@ select (select count(*) from (select 1 from holdfast_job
        (select count(*) from (select 1 from holdfast_job
                                where state = {running} and lease_until_ms <= :lease_now limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where suspect = 1 and state = {ready} limit :maximum));
+                               where suspect = 1 and state = {ready} limit :maximum)),
+       (select count(*) from (select 1 from (select distinct child from holdfast_edge where ended is null and child > 0) e
+                                 cross join holdfast_job on seq = e.child
+                               where state = {dependent} limit :maximum));
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
