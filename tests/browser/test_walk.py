@@ -148,7 +148,8 @@ def test_ten_tabs_load_and_share_one_stream(server: Server, chromium: Browser) -
         tab.goto(visitor.base + "/flow")
         expect(tab.locator("h1")).to_have_text("Flow")
         tabs.append(tab)
-    assert len(streams) <= 1 or len(set(streams)) == 1
+    expect(tabs[0].locator("#live")).to_have_text("live")
+    assert len(streams) == 1
     assert visitor.complaints == []
     visitor.context.close()
 
