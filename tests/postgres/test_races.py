@@ -80,6 +80,25 @@ def test_of_two_claims_the_second_takes_what_the_first_has_not(racers: Racers) -
     assert claiming.result().job.id == first.id
 
 
+def test_a_claim_at_a_gate_that_another_has_locked_starts_no_job_too_many_and_none_is_left_behind(
+    racers: Racers,
+) -> None:
+    racers.queue.limits.set("one", kinds=["mail"], concurrency=1)
+    racers.failed()
+    first, second = racers.queue.enqueue("mail"), racers.queue.enqueue("mail")
+    claiming = racers.slow.begin(claim_one)
+
+    # It waits for the gate a little, and then parks the job.
+    assert claim_ids(racers.queue, 2) == []
+    assert racers.queue.get(second.id).state == "parked"
+    racers.slow.go_on()
+    assert claiming.result().job.id == first.id
+    racers.clock.advance(1)
+    assert claim_ids(racers.queue, 2) == []
+    racers.queue.settle(claiming.result(), Done())
+    assert claim_ids(racers.queue, 2) == [second.id]
+
+
 def test_a_claim_finds_a_job_of_a_transaction_that_was_open_during_earlier_claims(racers: Racers) -> None:
     racers.failed()
     with racers.slow.queue.transaction() as tx:

@@ -42,6 +42,13 @@ SHOWN = {
         "agent: you wrote: what did I ask?",
         "3 turns for 5 entries",
     ],
+    "limited_calls.py": [
+        "4 calls, reports: []",
+        "4 calls, reports: []",
+        "2 calls, reports: []",
+        "0 calls, reports: ['ada', 'grace']",
+        "most calls at once: {'ada': 2, 'grace': 2}",
+    ],
     "pipeline.py": [
         "oldest: step 33 of 56 indexes the first page; at most 24 pages wait half done",
         "oldest: published [0, 1, 2, 3, 4, 5, 6, 7]",
