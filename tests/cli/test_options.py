@@ -115,8 +115,9 @@ def test_a_usage_error_refers_to_the_help_of_that_command(cli: Cli) -> None:
         (["requeue", "x"], "'root jobs requeue'"),
         (
             ["list"],
-            "'root workers list' or 'root jobs list' or 'root lanes list' or 'root kinds list'"
-            " or 'root webhooks list' or 'root schedules list' or 'root token list'",
+            "'root workers list' or 'root jobs list' or 'root failures list' or 'root lanes list'"
+            " or 'root kinds list' or 'root webhooks list' or 'root groups list' or 'root schedules list'"
+            " or 'root limits list' or 'root token list'",
         ),
     ],
 )
