@@ -16,6 +16,8 @@ import holdfast
 from holdfast.cli.root import root
 from holdfast.client.queue_state import state_of
 from holdfast.domain.access import Grants
+from holdfast.domain.failures import Failure
+from holdfast.domain.fingerprints import failure_print
 from holdfast.domain.webhooks import check_webhook
 from holdfast.operations import access, webhooks
 from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema
@@ -28,7 +30,12 @@ from tests.support.postgres_server import database_url
 SECRET = "s3cr3t"
 TOKEN = "mvxgk3tdmfxgg2lb"
 WEBHOOK = f"wh_{TOKEN}"
-GROUPS = {("workers",), ("jobs",), ("lanes",), ("kinds",), ("token",), ("webhooks",), ("schedules",)}
+FAILURE = Failure("permanent", "no_address", "no address")
+FINGERPRINT = failure_print("a.kind", FAILURE).fingerprint
+GROUPS = {
+    *(("workers",), ("jobs",), ("failures",), ("lanes",), ("kinds",), ("token",), ("webhooks",), ("groups",)),
+    *(("schedules",), ("limits",)),
+}
 LEAVES = [path for path in commands(root) if path and path not in GROUPS]
 
 # One call of every command that succeeds on the queue of the fixture.
@@ -45,6 +52,9 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("jobs", "wait"): ["done"],
     ("jobs", "artifact"): ["done", "log.txt"],
     ("jobs", "output"): ["done", "--follow"],
+    ("jobs", "why"): ["one"],
+    ("failures", "list"): [],
+    ("failures", "show"): [FINGERPRINT],
     ("lanes", "list"): [],
     ("lanes", "set"): ["x", "--order", "strict"],
     ("kinds", "list"): [],
@@ -52,6 +62,7 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("kinds", "retire"): ["old", "--yes"],
     ("kinds", "restore"): ["old"],
     ("events",): [],
+    ("top",): ["--once"],
     ("stats",): [],
     ("prune",): ["--older-than", "1d", "--yes"],
     ("token", "create"): ["ci", "--role", "read"],
@@ -66,6 +77,14 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("webhooks", "test"): [WEBHOOK],
     ("webhooks", "replay"): [WEBHOOK],
     ("webhooks", "remove"): [WEBHOOK],
+    ("groups", "list"): [],
+    ("groups", "show"): ["import"],
+    ("groups", "wait"): ["import"],
+    ("groups", "cancel"): ["import"],
+    ("limits", "set"): ["llm", "--kind", "a.kind", "--concurrency", "2"],
+    ("limits", "list"): [],
+    ("limits", "show"): ["acme"],
+    ("limits", "remove"): ["llm"],
     ("schedules", "set"): ["sweep", "a.kind", "--every", "1h"],
     ("schedules", "list"): [],
     ("schedules", "preview"): ["nightly"],
@@ -74,6 +93,7 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("schedules", "run"): ["nightly"],
     ("schedules", "remove"): ["nightly"],
     ("audit",): [],
+    ("bench",): ["--seconds", "0.05"],
     ("doctor",): [],
     ("migrate",): [],
     ("completion",): ["bash"],
@@ -122,7 +142,13 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         claim = queue.claim(kinds=["a.kind"])
         assert claim is not None
         queue.settle(claim, holdfast.Done(artifacts=[holdfast.Artifact("log.txt", b"hello")]))
+        queue.enqueue("a.kind", job_id="failed")
+        claim = queue.claim(kinds=["a.kind"])
+        assert claim is not None
+        queue.settle(claim, holdfast.Failed(FAILURE.message, reason=FAILURE.reason, permanent=True))
         queue.enqueue("a.kind", job_id="one")
+        with queue.group("import"):
+            pass
         publish(queue, TASKS)
         queue.schedules.set("nightly", kind="a.kind", cron="0 3 * * *")
         grants = Grants(("read",))
