@@ -25,6 +25,7 @@ ALLOWED = {
     "jobs_running_on_routes": "looks at all running jobs, once when an operator sets a limit",
     "wake_gates": "sorts the gates of the jobs of one call",
     "parents_of_job": "sorts the jobs on which one job depends",
+    "children_cancelled": "sorts the jobs that depend on the jobs of one requeue",
     "tokens_newest": "sorts the tokens, which operators create one at a time",
     "webhooks_newest": "sorts the webhooks, which operators add one at a time",
     "fair_key_trim": "sorts the rounds, of which a thousand are kept",
