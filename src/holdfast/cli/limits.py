@@ -59,7 +59,7 @@ def _amount(one: Limit) -> str:
         parts.append(f"{one.concurrency} at once")
     if one.rate is not None:
         per = formatting.duration((one.per or 0) * 1000)
-        parts.append(f"{one.rate} starts in {per}" + ("" if one.burst == one.rate else f", {one.burst} at once"))
+        parts.append(f"{one.rate} starts in {per}" + ("" if one.burst == one.rate else f", burst {one.burst}"))
     return "; ".join(parts)
 
 
