@@ -1,13 +1,12 @@
 """The page of one job, and its output for the script."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from starlette.responses import Response
 
 from holdfast.dashboard import charts, rendering
 from holdfast.dashboard.visits import Visit
-from holdfast.domain import access, errors, serving
+from holdfast.domain import access, errors
 from holdfast.domain.job import WAITING, Job
 from holdfast.service.call import reply
 
@@ -24,6 +23,7 @@ async def show(visit: Visit) -> Response:
     root = job if job.root == job.id else await _related(visit, job.root)
     tree = [] if root is None else _visible(visit, (await visit.queue.jobs(root=job.root, limit=_TREE_SHOWN)).jobs)
     parents = _visible(visit, await visit.queue.parents(job.id))
+    why = await visit.queue.why(job.id, tenant=job.tenant)
     parent = None if job.parent is None else await _related(visit, job.parent)
     traceback = job.failure.traceback if job.failure is not None else None
     return rendering.page(
@@ -44,7 +44,7 @@ async def show(visit: Visit) -> Response:
         root=root,
         parent=parent,
         parents=parents,
-        why=await _why(visit, job, parents) if job.state in WAITING else [],
+        why=why.reasons if job.state in WAITING else (),
         tree=[one for one in tree if one.id != job.id],
         schedule=job.headers.get("holdfast-schedule"),
     )
@@ -85,63 +85,6 @@ def own_frames(traceback: str) -> list[str]:
         if text.startswith('File "') and not any(part in text for part in _LIBRARIES):
             found.append(rendering.clean(text))
     return found[::-1][:5]
-
-
-# --- why it waits --------------------------------------------------------------------------------------------------
-
-
-class WaitingCheck(NamedTuple):
-    """One condition that a job must meet before a worker takes it."""
-
-    met: bool
-    text: str
-
-
-async def _why(visit: Visit, job: Job, parents: Sequence[Job]) -> list[WaitingCheck]:
-    """Return the conditions that keep a waiting job from being claimed, and those that are met."""
-    checks: list[WaitingCheck] = []
-    if job.state == "scheduled":
-        checks.append(WaitingCheck(False, f"due {rendering.age(job.due_at, visit.now)}"))  # noqa: FBT003
-    if job.state == "blocked":
-        checks.append(WaitingCheck(False, "an earlier job with its dedupe key is unfinished"))  # noqa: FBT003
-    checks += [WaitingCheck(one.finished, f"job #{one.number} ({one.kind}) is {one.state}") for one in parents]
-    lanes = {one.name: one.state for one in await visit.queue.lanes.list()}
-    state = lanes.get(job.lane, "active")
-    checks.append(WaitingCheck(state != "paused", f"lane {job.lane} is {state}"))
-    if visit.may("list_workers"):
-        workers = await visit.queue.admin.workers()
-        takers = [
-            one for one in workers if serving.unserved_reason(job.lane, job.kind, job.requires, [one], ()) is None
-        ]
-        text = f"served by {len(takers)} live worker{'' if len(takers) == 1 else 's'}" if takers else _unserved(job)
-        checks.append(WaitingCheck(bool(takers), text))
-    if visit.may("show_limit_use"):
-        checks += await _limits(visit, job)
-    return checks
-
-
-def _unserved(job: Job) -> str:
-    return f"no live worker takes {job.kind}: {serving.reason_text('no_worker', job.requires, 1)}"
-
-
-async def _limits(visit: Visit, job: Job) -> list[WaitingCheck]:
-    """Return how the keys of a job use the limits that concern it."""
-    checks = []
-    for limit in await visit.queue.limits.list():
-        of_kind = limit.kinds is None or job.kind in limit.kinds
-        source = limit.key
-        key = {"tenant": job.tenant, "affinity": job.affinity, "all": "all"}.get(source)
-        key = job.tags.get(source.removeprefix("tag:")) if source.startswith("tag:") else key
-        if not of_kind or key is None or not (limit.lanes is None or job.lane in limit.lanes):
-            continue
-        for use in await visit.queue.limits.show(key):
-            if use.limit == limit.name:
-                full = use.concurrency is not None and use.running >= use.concurrency
-                waits = full or use.closed or use.opens_at is not None
-                of = f" of {use.concurrency}" if use.concurrency is not None else ""
-                text = f"limit {limit.name} for {key}: {use.running}{of} running, {use.parked:,} waiting"
-                checks.append(WaitingCheck(not waits, text + (", closed" if use.closed else "")))
-    return checks
 
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/holdfast/", "<frozen ")
