@@ -53,6 +53,7 @@ def test_a_reader_changes_nothing_by_any_form(server: Server) -> None:
     before = server.queue.counts(), server.queue.admin.audit_log(), server.queue.lanes.list()
     fields = {"lane": "mail", "state": "paused", "verb": "cancel", "q": "lane:mail", "worker": "gpu-1"}
     fields |= {"schedule": "nightly", "session": "chat-42", "priority": "3", "webhook": "x", "token": "x"}
+    fields["group"] = "import-7"
     for view in ACTIONS:
         for number in (1, 3, 26):
             assert reader.post(view.path.replace("{number}", str(number)), fields).status == 403, view
@@ -86,6 +87,9 @@ def test_another_tenants_things_are_not_found(server: Server) -> None:
     assert visitor.get("/sessions/one?name=chat-42&tenant=default").status == 403
     assert "chat-42" not in text_of(visitor.get("/sessions"))
     assert found["webhook"] not in text_of(visitor.get("/webhooks"))
+    assert "import-7" not in text_of(visitor.get("/flow"))
+    assert visitor.post("/groups/cancel", {"group": "import-7"}).status == 404
+    assert visitor.post("/groups/cancel", {"group": "import-7", "tenant": "default"}).status == 403
     for path in ("/workers", "/system"):
         assert visitor.get(path).status == 403
     assert visitor.post("/lanes/set", {"lane": "mail", "state": "paused"}).status == 403

@@ -152,6 +152,20 @@ def test_a_waiting_job_says_why(served: Server) -> None:
     assert why(found["done"]) == []
 
 
+def test_groups_are_shown_with_their_counts_and_on_the_pages_of_unfinished_members(served: Server) -> None:
+    queue, found = served.queue, fill(served.queue)
+    visitor = operator(served)
+    for path in ("/flow", f"/jobs/{queue.get(found['member']).number}"):
+        page = text_of(visitor.get(path))
+        assert "import-7" in page
+        assert "0 of 3 ended" in page
+    queue.groups.cancel("import-7")
+    queue.groups.wait("import-7", timeout=60)
+    page = text_of(visitor.get("/flow"))
+    assert "3 of 3 ended, 3 cancelled" in page
+    assert 'action="/dashboard/groups/cancel"' not in page
+
+
 # --- actions -------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +178,7 @@ def test_each_action_is_carried_out_recorded_and_reported(served: Server) -> Non
         (f"/jobs/{numbers['ready']}/priority", {"priority": "7"}, "jobs.reprioritize"),
         (f"/jobs/{numbers['scheduled']}/cancel", {}, "jobs.cancel"),
         (f"/jobs/{numbers['running']}/cancel-by-force", {}, "jobs.cancel"),
+        ("/groups/cancel", {"group": "import-7", "tenant": "default"}, "groups.cancel"),
         ("/lanes/set", {"lane": "mail", "state": "paused"}, "lanes.set"),
         ("/workers/drain", {"worker": "gpu-1"}, "workers.drain"),
         ("/workers/stop", {"worker": "gpu-1"}, "workers.stop"),
@@ -185,6 +200,7 @@ def test_each_action_is_carried_out_recorded_and_reported(served: Server) -> Non
     states = {name: queue.get(found[name]).state for name in numbers}
     assert states == {"failed": "ready", "ready": "ready", "running": "cancelled", "scheduled": "cancelled"}
     assert queue.get(found["ready"]).priority == 7
+    assert queue.get(found["member"]).state == "cancelled"
     other = queue.admin.tokens.create("other", roles=["read"]).token
     assert visitor.post("/tokens/revoke", {"token": other.id}).status == 303
     assert next(one for one in queue.admin.tokens.list() if one.id == other.id).revoked_at is not None

@@ -55,6 +55,9 @@ def fill(queue: Queue, *, hostile: bool = False) -> dict[str, str]:
     queue.limits.set("invoices", kinds=["invoice.render"], key="tenant", concurrency=2)
     queue.lanes.set("billing", state="paused")
     found["webhook"] = queue.webhooks.add("https://hooks.example.org/holdfast").webhook.id
+    with queue.group("import-7") as group:
+        for number in range(3):
+            found["member"] = group.enqueue("email.send", {"number": number}, lane="mail")
     _workers(queue)
     queue.admin.record_action("lanes.set", "billing", detail={"state": "paused"})
     if hostile:
@@ -110,6 +113,8 @@ def _hostile(queue: Queue) -> str:
     queue.settle(claim, Failed(HOSTILE, traceback=HOSTILE, permanent=True))
     queue.enqueue(HOSTILE, HOSTILE, lane=HOSTILE, session=HOSTILE, tenant=HOSTILE)
     queue.schedules.set("<script>alert(1)<\\script>", kind=HOSTILE, payload=HOSTILE, every=3600, tenant=HOSTILE)
+    with queue.group("<script>alert(1)<\\script>", tenant=HOSTILE) as group:
+        group.enqueue(HOSTILE, HOSTILE, lane=HOSTILE)
     queue.admin.record_action(HOSTILE, HOSTILE, detail={HOSTILE: HOSTILE})
     queue.admin.tokens.create(HOSTILE, roles=["read"], tenant=HOSTILE)
     return job.id

@@ -91,7 +91,17 @@ async def stop_worker(visit: Visit) -> Response:
     return _done(visit, f"Worker {worker} was requested to stop.", "/workers")
 
 
-# --- sessions ------------------------------------------------------------------------------------------------------
+# --- groups and sessions --------------------------------------------------------------------------------------------
+
+
+async def cancel_group(visit: Visit) -> Response:
+    """Seal a group, cancel its waiting members, and request running ones to stop."""
+    group, tenant = visit.field("group"), visit.tenant or routing.DEFAULT_NAME
+    await visit.queue.groups.get(group, tenant=tenant)
+    await visit.audit("groups.cancel", group, tenant=tenant, force=False)
+    report = await visit.queue.groups.cancel(group, tenant=tenant)
+    stopping = f", {len(report.stop_requested):,} requested to stop" if report.stop_requested else ""
+    return _done(visit, f"Group {group}: {len(report.cancelled):,} members are cancelled{stopping}.", "/flow")
 
 
 async def cancel_session(visit: Visit) -> Response:

@@ -11,6 +11,7 @@ from holdfast.domain.results import Backlog, Waiting
 from holdfast.domain.routing import Lane
 
 _SCHEDULES_MAX = 200
+_GROUPS_MAX = 30
 
 
 class LaneRow(NamedTuple):
@@ -39,13 +40,16 @@ def lane_rows(lanes: list[Lane], backlog: Backlog | None, grants: access.Grants)
 
 
 async def show(visit: Visit) -> Response:
-    """Show lanes and schedules."""
+    """Show lanes, limits, schedules and groups."""
     backlog = await visit.queue.admin.backlog() if visit.may("backlog") else None
     lanes = lane_rows(await visit.queue.lanes.list(), backlog, visit.grants)
     schedules = None
     if visit.may("list_schedules"):
         schedules = await visit.queue.schedules.list(tenant=visit.tenant, limit=_SCHEDULES_MAX)
     limits = await visit.queue.limits.list() if visit.may("list_limits") else None
+    groups = None
+    if visit.may("list_groups"):
+        groups = await visit.queue.groups.list(tenant=visit.tenant, limit=_GROUPS_MAX)
     return rendering.page(
-        visit, "flow.html", "Flow", lanes=lanes, backlog=backlog, limits=limits, schedules=schedules
+        visit, "flow.html", "Flow", lanes=lanes, backlog=backlog, limits=limits, schedules=schedules, groups=groups
     )

@@ -1,5 +1,6 @@
 """The page of one job, and its output for the script."""
 
+import contextlib
 from collections.abc import Sequence
 
 from starlette.responses import Response
@@ -7,11 +8,13 @@ from starlette.responses import Response
 from holdfast.dashboard import charts, rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import access, errors
+from holdfast.domain.groups import JobGroup
 from holdfast.domain.job import WAITING, Job
 from holdfast.service.call import reply
 
 _ATTEMPTS_SHOWN = 20
 _TREE_SHOWN = 30
+_GROUPS_SHOWN = 5
 _OUTPUT_CHARS_MAX = 16_000
 
 
@@ -45,6 +48,7 @@ async def show(visit: Visit) -> Response:
         parent=parent,
         parents=parents,
         why=why.reasons if job.state in WAITING else (),
+        groups=await _groups(visit, job, [str(one.detail["group"]) for one in why.reasons if one.code == "group"]),
         tree=[one for one in tree if one.id != job.id],
         schedule=job.headers.get("holdfast-schedule"),
     )
@@ -70,6 +74,15 @@ async def _related(visit: Visit, job_id: str) -> Job | None:
     except errors.JobNotFound:
         return None
     return found if access.covers(visit.grants, found.lane, found.kind) else None
+
+
+async def _groups(visit: Visit, job: Job, names: Sequence[str]) -> list[JobGroup]:
+    """Return the groups with these names that still exist; the store keeps those of unfinished members."""
+    found = []
+    for name in names[:_GROUPS_SHOWN] if visit.may("get_group") else ():
+        with contextlib.suppress(errors.GroupNotFound):
+            found.append(await visit.queue.groups.get(name, tenant=job.tenant))
+    return found
 
 
 def _visible(visit: Visit, found: Sequence[Job]) -> list[Job]:

@@ -31,6 +31,7 @@ ACTIONS: Final = (
     View("POST", "/jobs/{number}/priority", actions.reprioritize, "reprioritize_job"),
     View("POST", "/jobs/preview", jobs.preview, "requeue_jobs"),
     View("POST", "/jobs/apply", jobs.apply, "requeue_jobs"),
+    View("POST", "/groups/cancel", actions.cancel_group, "cancel_group"),
     View("POST", "/lanes/set", actions.set_lane, "set_lane"),
     View("POST", "/workers/drain", actions.drain_worker, "drain_worker"),
     View("POST", "/workers/stop", actions.stop_worker, "stop_worker"),
