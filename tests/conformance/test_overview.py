@@ -184,7 +184,8 @@ class TestNeeds:
 
         [need] = queue.admin.overview().needs
 
-        assert (need.severity, need.command) == ("warning", "holdfast lanes set bulk --state active")
+        assert (need.severity, need.about, need.subject) == ("warning", "lane", "bulk")
+        assert need.command == "holdfast lanes set bulk --state active"
 
     def test_seven_are_shown_and_all_are_counted(self, queue: Queue) -> None:
         queue.enqueue_many([{"kind": f"kind{n}"} for n in range(9)])

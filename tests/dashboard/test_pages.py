@@ -15,7 +15,6 @@ from starlette.types import Message, Scope
 
 from holdfast.dashboard import Viewer, app, charts, jobs, rendering
 from holdfast.dashboard.views import PAGES
-from holdfast.domain.job import WAITING
 from tests.dashboard.conftest import Browser, text_of
 from tests.support.dashboard_data import HOSTILE, fill
 from tests.support.service import Server
@@ -138,7 +137,7 @@ def test_a_waiting_job_says_why(served: Server) -> None:
     _, second = queue.enqueue("slow", lane="slow"), queue.enqueue("slow", lane="slow")
     assert len(queue.claim_many(lanes=["slow"], worker="a", limit=2)) == 1
     later = queue.enqueue("email.send", delay=86_400)
-    waiting = [job for job in queue.jobs() if job.state in WAITING]
+    waiting = [job for job in queue.jobs() if not job.finished and job.state != "running"]
     assert {job.state for job in waiting} >= {"scheduled", "dependent", "parked", "ready"}
     shown = {job.id: why(job.id) for job in waiting}
     assert all(shown.values())
@@ -204,6 +203,22 @@ def test_each_action_is_carried_out_recorded_and_reported(served: Server) -> Non
     other = queue.admin.tokens.create("other", roles=["read"]).token
     assert visitor.post("/tokens/revoke", {"token": other.id}).status == 303
     assert next(one for one in queue.admin.tokens.list() if one.id == other.id).revoked_at is not None
+
+
+def test_rows_of_what_needs_an_operator_have_the_button_that_mends_it(served: Server) -> None:
+    queue, _ = served.queue, fill(served.queue)
+    visitor = operator(served)
+    page = text_of(visitor.get("/"))
+    fields = _form(page, "/dashboard/lanes/set")
+    assert (fields["lane"], fields["state"]) == ("billing", "active")
+    fingerprints = {group.fingerprint for group in queue.admin.failures()}
+    requeue = _form(page, "/dashboard/jobs/preview")
+    assert requeue["q"].removeprefix("state:failed fingerprint:") in fingerprints
+    assert "Requeue" in text_of(visitor.post("/jobs/preview", requeue))
+    assert visitor.post("/lanes/set", fields).headers["location"] == "/dashboard/"
+    assert not _form(text_of(visitor.get("/")), "/dashboard/lanes/set")
+    reader = Browser(served.port, queue.admin.tokens.create("reader", roles=["read"]).text)
+    assert not _form(text_of(reader.get("/")), "/dashboard/jobs/preview")
 
 
 def test_a_token_that_expires_manages_no_tokens(server: Server) -> None:

@@ -1,14 +1,12 @@
 """The page of one job, and its output for the script."""
 
-import contextlib
 from collections.abc import Sequence
 
 from starlette.responses import Response
 
 from holdfast.dashboard import charts, rendering
 from holdfast.dashboard.visits import Visit
-from holdfast.domain import access, errors
-from holdfast.domain.groups import JobGroup
+from holdfast.domain import access, errors, groups
 from holdfast.domain.job import WAITING, Job
 from holdfast.service.call import reply
 
@@ -76,12 +74,14 @@ async def _related(visit: Visit, job_id: str) -> Job | None:
     return found if access.covers(visit.grants, found.lane, found.kind) else None
 
 
-async def _groups(visit: Visit, job: Job, names: Sequence[str]) -> list[JobGroup]:
+async def _groups(visit: Visit, job: Job, names: Sequence[str]) -> list[groups.JobGroup]:
     """Return the groups with these names that still exist; the store keeps those of unfinished members."""
     found = []
     for name in names[:_GROUPS_SHOWN] if visit.may("get_group") else ():
-        with contextlib.suppress(errors.GroupNotFound):
+        try:
             found.append(await visit.queue.groups.get(name, tenant=job.tenant))
+        except errors.GroupNotFound:
+            continue
     return found
 
 

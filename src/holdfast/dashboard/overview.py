@@ -25,6 +25,7 @@ async def show(visit: Visit) -> Response:
         overview=found,
         chart=charts.flow_chart(found.flow),
         alert=alert,
+        paused={one.lane for one in found.lanes if one.state == "paused"},
         need_link=lambda need: _need_link(visit, need),
     )
 

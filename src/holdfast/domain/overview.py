@@ -190,8 +190,8 @@ def _of_unserved(one: Unserved) -> Need:
     paused = one.reason == "lane_paused"
     return Need(
         "warning" if paused else "problem",
-        "unserved",
-        one.kind,
+        "lane" if paused else "unserved",
+        one.lane if paused else one.kind,
         one.text(),
         f"requires {', '.join(one.requires)}" if one.requires else "",
         None,
