@@ -39,3 +39,10 @@ def test_dependencies_trees_and_children_on_the_command_line(cli: Cli) -> None:
     assert [cli.queue.get(job_id).state for job_id in ("first", "second")] == ["ready", "dependent"]
     assert "one job" in cli.refusal("jobs", "cancel", "--tree", code=2)
     assert "one job" in cli.refusal("jobs", "requeue", "--with-children", "--failed", code=2)
+
+
+def test_cancelling_a_tree_ignores_neither_a_dry_run_nor_filters(cli: Cli) -> None:
+    cli.text("enqueue", "a", "--id", "first")
+    assert "--dry-run" in cli.refusal("jobs", "cancel", "--tree", "first", "--dry-run", code=2)
+    assert "not both" in cli.refusal("jobs", "cancel", "--tree", "first", "--kind", "b", code=2)
+    assert cli.queue.get("first").state == "ready"

@@ -204,3 +204,9 @@ def test_an_error_is_always_one_line(cli: Cli) -> None:
 
     assert "\x1b" not in output
     assert output.count("\n") == 1
+
+
+def test_an_argument_that_is_missing_names_both_options(cli: Cli) -> None:
+    assert "--kind: must be given, or --lane:" in cli.refusal("limits", "set", "llm", code=2)
+    assert "--concurrency: must be given, or --rate" in cli.refusal("limits", "set", "llm", "--kind", "a", code=2)
+    assert "--cron: must be given, or --every," in cli.refusal("schedules", "set", "a", "b", code=2)

@@ -208,11 +208,13 @@ def cancel(
     terminal: Terminal, /, job_ids: tuple[str, ...], tree: bool, force: bool, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
     """Cancel waiting jobs, and tell running ones to stop."""
-    if tree:
-        _cancel_tree(terminal, job_ids, force=force)
-        return
+    if tree and len(job_ids) != 1:
+        raise click.UsageError("--tree needs the ID of one job")
     chosen = job_bulk.given_filters(filters)
     job_bulk.check_choice(job_ids, chosen, "cancel", dry_run=dry_run)
+    if tree:
+        _cancel_tree(terminal, job_ids[0], force=force)
+        return
     if job_ids:
         _cancel_named(terminal, job_ids, force=force)
         return
@@ -227,11 +229,9 @@ def cancel(
             _print_cancelled_many(terminal, report)
 
 
-def _cancel_tree(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) -> None:
-    if len(job_ids) != 1:
-        raise click.UsageError("--tree needs the ID of one job")
+def _cancel_tree(terminal: Terminal, job_id: str, *, force: bool) -> None:
     with terminal.queue() as queue, terminal.busy("cancelling"):
-        root = find_job(queue, job_ids[0]).id
+        root = find_job(queue, job_id).id
         queue.admin.record_action("jobs.cancel", root, detail={"force": force, "tree": True})
         report = queue.cancel(root=root, force=force)
     _print_cancelled_many(terminal, report)

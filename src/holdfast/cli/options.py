@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Arguments of the library whose option has another name in the command line.
 _PARAMETERS = {"lanes": "lane", "kinds": "kind", "capabilities": "capability", "worker": "name"}
 # The names of other arguments in the text of a problem.
-_MENTIONED = re.compile(r"(?<=combined with )\w+|\w+_\w+")
+_MENTIONED = re.compile(r"(?<=combined with )\w+|(?<=given, or )\w+|\w+_\w+")
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -140,7 +140,7 @@ def _with_option(error: InvalidInput, parameters: list[click.Parameter]) -> Inva
     """Return *error* with the names of options, such as `--run-at`, in place of the library's arguments."""
     options = {one.name: one for one in parameters if isinstance(one, click.Option)}
     argument = re.split(r"[\[.]", error.field)[0]
-    option = options.get(_PARAMETERS.get(argument, argument))
+    option = options.get(argument) or options.get(_PARAMETERS.get(argument, argument))
     if option is None:
         return error
     problem = _MENTIONED.sub(

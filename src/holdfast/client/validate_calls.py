@@ -200,7 +200,7 @@ def job_id_or_number(value: str | int) -> str | int:
 def failure_fingerprint(value: str | None) -> str | None:
     """Return *value*, or raise `InvalidInput` if it is not the fingerprint of a failure."""
     if value is not None and not _FINGERPRINT.fullmatch(validation.name(value, "fingerprint")):
-        raise errors.InvalidInput("fingerprint", "must be 16 hexadecimal digits, as in queue.admin.failures()")
+        raise errors.InvalidInput("fingerprint", "must be 16 hexadecimal digits, as 'holdfast failures list' shows")
     return value
 
 

@@ -198,12 +198,12 @@ def check_limit(name: object, options: Mapping[str, Any]) -> LimitRow:
     validation.refuse_unknown(options, frozenset(LimitOptions.__annotations__), "limits.set")
     kinds, lanes = _names(options, "kinds", limits.CLAIM_KINDS_MAX), _names(options, "lanes", limits.CLAIM_LANES_MAX)
     if kinds is None and lanes is None:
-        raise errors.InvalidInput("kinds", "or lanes must be given: a limit concerns certain kinds or lanes")
+        raise errors.InvalidInput("kinds", "must be given, or lanes: a limit concerns certain kinds or lanes")
     concurrency = _count(options, "concurrency", limits.LIMIT_CONCURRENCY_MAX)
     rate = _count(options, "rate", limits.LIMIT_RATE_MAX)
     burst = _count(options, "burst", limits.LIMIT_RATE_MAX)
     if concurrency is None and rate is None:
-        raise errors.InvalidInput("concurrency", "or rate must be given")
+        raise errors.InvalidInput("concurrency", "must be given, or rate")
     if rate is None and (burst is not None or options.get("per") is not None):
         raise errors.InvalidInput("rate", "must be given with per and burst")
     period_ms = None

@@ -219,7 +219,7 @@ def check_schedule(name: object, kind: str, payload: Json, options: Mapping[str,
 
 def _check_timing(expression: object, every: Any, zone: object) -> Timing:
     if (expression is None) == (every is None):
-        raise errors.InvalidInput("cron", "or every must be given, and not both")
+        raise errors.InvalidInput("cron", "must be given, or every, and not both")
     zone = validation.name(zone, "zone")
     if expression is None:
         if zone != "UTC":
