@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.gateway.gateway import LANES
 from tests.support.gateway import GatewayProcess, ModelServerProcess, OpenAnswer, body_of, running_gateway
 from tests.support.model_server import ModelServer
 from tests.support.service import Client, wait_until
@@ -198,6 +199,32 @@ def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(file: Pa
         back = second.generate("/v1/completions", text="waiting", headers=RETRY)
 
     assert back.status == 200
+    assert back.headers["Holdfast-Job"] == told.headers["Holdfast-Job"]
+    assert [one["prompt"] for one in upstream.generations] == ["running", "waiting"]
+
+
+def test_a_caller_whose_job_waits_for_a_limit_finds_it_again_after_a_restart(
+    file: Path, upstream: ModelServer
+) -> None:
+    url = f"http://127.0.0.1:{upstream.port}"
+    upstream.script.hold = True
+    with holdfast.connect(str(file)) as queue:
+        queue.limits.set("one", kinds=sorted(LANES), concurrency=1)
+    with running_gateway(str(file), url, concurrency=2) as first:
+        running = first.open("/v1/completions", text="running")
+        wait_until(lambda: upstream.generations)
+        waiting = first.open("/v1/completions", text="waiting")
+        first.wait_for_job("parked")
+        stopping = threading.Thread(target=first.stop_only)
+        stopping.start()
+        told = waiting.response
+        upstream.script.hold = False
+        assert running.response.status == 200
+        stopping.join(30)
+    with running_gateway(str(file), url, concurrency=2) as second:
+        back = second.generate("/v1/completions", text="waiting", headers=RETRY)
+
+    assert (told.status, back.status) == (503, 200)
     assert back.headers["Holdfast-Job"] == told.headers["Holdfast-Job"]
     assert [one["prompt"] for one in upstream.generations] == ["running", "waiting"]
 

@@ -18,7 +18,7 @@ from holdfast.client.middleware import EndedAttempt
 from holdfast.domain import errors, limits, strict_json
 from holdfast.domain.artifacts import Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
-from holdfast.domain.job import FINISHED, Job
+from holdfast.domain.job import FINISHED, WAITING, Job
 from holdfast.gateway import (
     attempts,
     backlog,
@@ -190,7 +190,7 @@ class Gateway:
     async def _recover(self) -> None:
         """Register the unfinished jobs of an earlier process, and those that ended within the grace."""
         for kind in LANES:
-            for job in await self._all_jobs(kind, ("ready", "scheduled", "blocked", "running")):
+            for job in await self._all_jobs(kind, (*WAITING, "running")):
                 self._recover_one(job)
             for job in (await self.queue.jobs(kind=kind, state="done", limit=limits.PAGE_MAX)).jobs:
                 age = time.time() - (job.finished_at.timestamp() if job.finished_at is not None else 0.0)
