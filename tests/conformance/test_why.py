@@ -90,6 +90,8 @@ def test_a_failed_attempt_is_named(queue: Queue) -> None:
     assert "; attempt 1 ended as failed" in queue.why(job.id).summary
     queue.cancel(job.id)
     assert queue.why(job.id).summary == f"{job.id} is cancelled: error: no."
+    waiting = queue.cancel(queue.enqueue("never.run").id)
+    assert queue.why(waiting.id).summary == f"{waiting.id} is cancelled: it does not run unless it is requeued."
 
 
 def test_what_runs_names_its_worker_and_lease(queue: Queue, clock: ManualClock) -> None:

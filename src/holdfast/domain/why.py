@@ -137,7 +137,7 @@ def _reasons(facts: Facts) -> Iterator[Reason]:
 
 def _finished(job: JobRow) -> Reason:
     at = validation.optional_datetime_of(job.finished_at_ms)
-    text = "it has a result" if job.state == "done" else f"it has ended as {job.state}"
+    text = "it has a result" if job.state == "done" else "it does not run unless it is requeued"
     if job.state == "retired":
         text = "its kind was retired while it waited"
     elif job.failure is not None and job.state != "done":
