@@ -202,6 +202,7 @@ CALLS = {
     "create_jobs": Cut("/v1/jobs/batch", {"jobs": [{"kind": "a"}]}, jobs, KEY),
     "create_jobs_bulk": Cut("/v1/jobs/bulk", b'{"kind": "a"}\n', jobs, LINES),
     "cancel_job": Cut("/v1/jobs/one/cancel", None, events("cancelled"), prepare=enqueue),
+    "cancel_tree": Cut("/v1/jobs/one/cancel-tree", None, events("cancelled"), prepare=enqueue),
     "requeue_job": Cut("/v1/jobs/one/requeue", None, events("requeued"), prepare=cancelled),
     "claim": Cut("/v1/claims", {"worker": "w", "lease_token": "t"}, events("claimed"), prepare=enqueue),
     "acknowledge": Cut("/v1/claims/one/acknowledge", PROOF, job_is(unacknowledged=0), prepare=claimed),

@@ -53,6 +53,8 @@ class Endpoint:
     any_job: bool = False
     """Whether it concerns jobs of all lanes and kinds, so that a token of some is refused."""
     query: Mapping[str, Schema] = field(default_factory=dict)
+    query_required: tuple[str, ...] = ()
+    """The names of query parameters that must be given."""
     body: Schema | None = None
     body_required: bool = True
     body_example: strict_json.Json = None
@@ -146,6 +148,9 @@ class Call:
                 raise errors.InvalidInput(name, "is given twice")
             else:
                 found[name] = _converted(name, value, schema)
+        for name in self.route.query_required:
+            if name not in found:
+                raise errors.InvalidInput(name, "must be given as a query parameter")
         for name, value in found.items():
             _check_parameter(name, value, self.route.query[name])
         return found

@@ -95,6 +95,7 @@ LIMITS: Final = (
         schemas.shape(limits={"type": "array", "items": schemas.ref("KeyUse")}),
         {"limits": [_USE]},
         query={"key": schemas.text(limits.LIMIT_KEY_CHARS_MAX, "The key.")},
+        query_required=("key",),
         **_OPTIONS,
     ),
 )

@@ -96,7 +96,10 @@ def _parameters(route: call.Endpoint) -> list[dict[str, Any]]:
         }
         for name in _PARAMETER.findall(route.path)
     ]
-    found += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
+    found += [
+        {"name": name, "in": "query", "schema": schema} | ({"required": True} if name in route.query_required else {})
+        for name, schema in route.query.items()
+    ]
     found += [{"name": name, "in": "header", "schema": schema} for name, schema in route.headers.items()]
     if route.idempotent:
         schema = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"}
