@@ -30,7 +30,7 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests of the library, except the long ones (about 5 minutes on two cores)
+test: ## Run the tests of the library, except the long ones (about 6 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
 	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service dashboard browser gateway bench harness project type_checks) $(PYTEST_OPTIONS)
@@ -39,11 +39,11 @@ test-cli: ## Run the tests of the command line (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/cli $(PYTEST_OPTIONS)
 
-test-service: ## Run the tests of the HTTP service and the dashboard (2 minutes)
+test-service: ## Run the tests of the HTTP service and the dashboard (3 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/dashboard tests/conformance $(PYTEST_OPTIONS)
 
-test-gateway: ## Run the tests of the model gateway (4 minutes)
+test-gateway: ## Run the tests of the model gateway (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/gateway $(PYTEST_OPTIONS)
 
