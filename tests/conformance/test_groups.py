@@ -360,3 +360,21 @@ def test_a_member_that_ends_in_a_long_transaction_blocks_nobody(durable_harness:
     found: Job = queue.get(ids[0])
     assert found.state == "done"
     assert queue.groups.wait("g", timeout=60).state == "done"
+
+
+def test_an_end_is_counted_later_if_another_transaction_has_locked_the_group(durable_harness: Harness) -> None:
+    """A caller adds a member in an open transaction, while another client ends one, if the engine can."""
+    one, two = durable_harness.open(), durable_harness.open()
+    with one.group("g", seal=False) as group:
+        first = group.enqueue("page.0")
+    claim = start(one, one.get(first))
+    settle = threading.Thread(target=two.settle_and_claim, args=([(claim, Done())],), kwargs={"kinds": ["none"]})
+    with one.transaction() as transaction:
+        with transaction.group("g", seal=False) as joined:
+            joined.enqueue("page.1")
+        settle.start()
+        settle.join(0.5)
+    settle.join()
+    durable_harness.clock.advance(seconds=1)
+    fold(one, 2)
+    assert one.groups.get("g").done == 1
