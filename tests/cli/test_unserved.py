@@ -41,6 +41,15 @@ def test_show_reports_that_no_live_worker_takes_the_job(cli: Cli) -> None:
     assert cli.json("jobs", "show", enqueued.id)["unserved"] == "no_worker"
 
 
+def test_show_reports_that_no_live_worker_takes_a_parked_job(cli: Cli) -> None:
+    cli.queue.limits.set("one", kinds=["doc.chunk"], key="tenant", concurrency=1)
+    jobs = cli.queue.enqueue_many([{"kind": "doc.chunk"}] * 2)
+    cli.queue.claim_many(limit=2)
+
+    assert cli.queue.get(jobs[1].id).state == "parked"
+    assert cli.json("jobs", "show", jobs[1].id)["unserved"] == "no_worker"
+
+
 def test_show_reports_that_the_lane_is_paused_even_before_the_job_is_due(cli: Cli) -> None:
     enqueued = cli.queue.enqueue("doc.chunk", delay=60)
     cli.queue.lanes.set("default", state="paused")

@@ -65,6 +65,18 @@ def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clo
     assert replace(queue.admin.backlog(), ready=()) == Backlog((), 1, 1, 0, 0, 1)
 
 
+def test_dependent_and_parked_jobs_are_counted(queue: holdfast.Queue) -> None:
+    queue.limits.set("one", kinds=["mail"], key="tenant", concurrency=1)
+    jobs = queue.enqueue_many([{"kind": "mail"}] * 3)
+    queue.enqueue_many([{"kind": "sent", "after": [jobs[0].id, jobs[1].id]}, {"kind": "sent", "after": [jobs[2].id]}])
+    assert len(queue.claim_many(limit=10)) == 1  # parks the others
+
+    backlog, overview = queue.admin.backlog(), queue.admin.overview()
+
+    assert (backlog.dependent, backlog.parked) == (2, 2)
+    assert (overview.dependent, overview.parked) == (2, 2)
+
+
 def test_finished_jobs_are_not_counted(queue: holdfast.Queue) -> None:
     enqueued = queue.enqueue("mail")
     queue.cancel(enqueued.id)

@@ -209,6 +209,20 @@ class TestMembers:
 
 
 class TestOperating:
+    def test_members_are_listed_in_pages_and_with_other_filters(self, queue: Queue) -> None:
+        ids = make(queue, 5)
+        make(queue, 2, tenant="acme")
+        queue.enqueue("page.0")
+        end(queue, ids[3])
+        assert [job.id for job in queue.jobs(group="g", state="done")] == [ids[3]]
+        assert [job.id for job in queue.jobs(group="g", kind="page.1", tags={})] == [ids[1]]
+        assert len(queue.jobs(group="g", tenant="acme")) == 2
+        assert list(queue.jobs(group="other")) == []
+        first = queue.jobs(group="g", limit=3)
+        rest = queue.jobs(group="g", limit=3, after=first.cursor)
+        assert [job.id for job in (*first, *rest)] == ids[::-1]
+        assert rest.cursor is None
+
     def test_a_caller_waits_for_a_group_without_any_worker(self, queue: Queue) -> None:
         ids = make(queue, 2)
         with pytest.raises(WaitTimeout):
@@ -291,6 +305,12 @@ class TestOperating:
 
 
 class TestRefusals:
+    @pytest.mark.validation
+    @pytest.mark.parametrize("other", [{"session": "s"}, {"root": "r"}, {"fingerprint": "0" * 16}])
+    def test_a_list_of_members_has_no_other_index(self, queue: Queue, other: dict[str, Any]) -> None:
+        with refused(queue, "group"):
+            queue.jobs(group="g", **other)
+
     @pytest.mark.validation
     @pytest.mark.parametrize(
         ("options", "field"),

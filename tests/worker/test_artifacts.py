@@ -50,6 +50,33 @@ def test_a_handler_reads_its_inputs_in_every_attempt(queue: Queue, awaited: bool
     assert queue.artifact(job.id, "thumbnail").data == b"\x00"
 
 
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+def test_a_handler_reads_the_jobs_on_which_it_depends(queue: Queue, awaited: bool) -> None:
+    queue.task("part")(lambda: 7)
+    if awaited:
+
+        @queue.task("sum")
+        async def add_awaited(context: Context) -> list[int | None]:
+            return [job.result if job.state == "done" else None for job in await context.parents_async()]
+    else:
+
+        @queue.task("sum")
+        def add(context: Context) -> list[int | None]:
+            return [job.result if job.state == "done" else None for job in context.parents()]
+
+    *parts, lost, total = queue.enqueue_many(
+        [
+            *({"kind": "part", "payload": {}} for _ in range(2)),
+            {"kind": "lost"},
+            {"kind": "sum", "payload": {}, "after": [2, 0, 1], "on_failed": "run"},
+        ]
+    )
+    queue.cancel(lost.id)
+    with running_worker(queue):
+        assert wait_finished(queue, total.id).result == [None, 7, 7]
+    assert len(parts) == 2
+
+
 def test_a_handler_attaches_an_upload(queue: Queue) -> None:
     @queue.task("render")
     def render(context: Context) -> None:
@@ -97,6 +124,8 @@ def test_a_context_without_a_worker_says_that_it_cannot_read(local_queue: Queue)
 
     with pytest.raises(Misconfigured):
         context.artifact("in")
+    with pytest.raises(Misconfigured, match="parents"):
+        context.parents()
 
 
 def test_a_worker_deletes_expired_uploads_and_dedupe_keys(harness: Harness) -> None:

@@ -83,8 +83,8 @@ def jobs() -> None:
     enqueue order. A job's age counts from its finish time, or from its enqueueing
     if it has not finished.
 
-    FILTER is one line of state:, kind:, lane:, tenant:, session:, root:, tag:,
-    class:, fingerprint: and age>, as in the dashboard. Quote it for the shell.
+    FILTER is one line of state:, kind:, lane:, tenant:, session:, root:, group:,
+    tag:, class:, fingerprint: and age>, as in the dashboard. Quote it for the shell.
 
     Examples:
       holdfast jobs list 'state:failed kind:email.send tag:order=42 age>1h'
@@ -92,6 +92,7 @@ def jobs() -> None:
       holdfast jobs list --state ready --state running --older-than 1h
       holdfast jobs list --kind email.send --limit 20 --json
       holdfast jobs list --tag order=42 --tag customer=acme
+      holdfast jobs list --group import-7 --state failed
     """,
 )
 @click.argument("filter_line", metavar="[FILTER]", required=False)
@@ -103,6 +104,7 @@ def jobs() -> None:
 )
 @click.option("--fingerprint", metavar="F", help="Only jobs that failed in one way; see 'holdfast failures'.")
 @click.option("--root", metavar="ID", help="Only this job and the jobs of its tree: follow-ups, and theirs.")
+@click.option("--group", metavar="NAME", help="Only members of this group, of --tenant or the default tenant.")
 @click.option(
     "--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of jobs, up to 1000."
 )
@@ -172,12 +174,14 @@ def why(terminal: Terminal, job_id: str) -> None:
         return
     terminal.line(found.summary)
     for reason in found.reasons:
+        if reason.code == "finished":
+            continue  # the summary
         terminal.line(f"{'->' if reason.blocks else '  '} {reason.text}", "yellow" if reason.blocks else "")
 
 
 def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
     """Return why no live worker takes a waiting job, or None."""
-    if job.state not in {"ready", "scheduled"}:
+    if job.state not in {"ready", "scheduled", "parked"}:
         return None
     paused = {lane.name for lane in queue.lanes.list() if lane.state == "paused"}
     workers = queue.admin.workers(limit=limits.PAGE_MAX)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from holdfast.client import ids
-from holdfast.domain import artifacts, errors, failures, limits, new_job, results, validation
+from holdfast.domain import artifacts, errors, failures, groups, limits, new_job, results, validation
 from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.job import STATES, Job, State
 from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome, check_plain, children_of
@@ -213,6 +213,7 @@ def job_filter(
     failure_class: failures.FailureClass | None,
     session: str | None = None,
     root: str | None = None,
+    group: str | None = None,
     tags: Mapping[str, str] | None = None,
     older_than: validation.Duration | None,
     fingerprint: str | None = None,
@@ -220,6 +221,8 @@ def job_filter(
     """Return the filter for these options, or raise `InvalidInput`."""
     if fingerprint is not None and (session is not None or root is not None):
         raise errors.InvalidInput("fingerprint", "cannot be combined with a session or a root; leave one out")
+    if group is not None and (session is not None or root is not None or fingerprint is not None):
+        raise errors.InvalidInput("group", "cannot be combined with a session, root or fingerprint; leave one out")
     return results.JobFilter(
         states=_states(state),
         kind=validation.optional_name(kind, "kind"),
@@ -228,6 +231,7 @@ def job_filter(
         failure_class=_failure_class(failure_class),
         session=validation.optional_name(session, "session"),
         root=validation.optional_name(root, "root", limits.JOB_ID_CHARS_MAX),
+        group=None if group is None else groups.check_name(group, "group"),
         tags=tuple(validation.string_map(tags or {}, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX).items()),
         fingerprint=failure_fingerprint(fingerprint),
         age_ms=None if older_than is None else validation.duration_ms(older_than, "older_than"),

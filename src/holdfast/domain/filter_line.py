@@ -7,7 +7,7 @@ from typing import Any, Final
 from holdfast.domain import errors
 from holdfast.domain.job import STATES
 
-KEYS: Final = ("state", "kind", "lane", "tenant", "session", "root", "tag", "class", "fingerprint")
+KEYS: Final = ("state", "kind", "lane", "tenant", "session", "root", "group", "tag", "class", "fingerprint")
 _AGE: Final = re.compile(r"age>=?(.+)")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)

@@ -141,6 +141,10 @@ class Overview:
     """The workers that were active last."""
     models: tuple[WorkerModels, ...]
     """The workers that have loaded an affinity, or have switched one."""
+    dependent: int = 0
+    """Jobs that wait for others to end."""
+    parked: int = 0
+    """Jobs that wait for room at a limit."""
 
 
 # --- what needs an operator ----------------------------------------------------------------------------------------

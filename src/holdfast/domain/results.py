@@ -50,10 +50,12 @@ class JobFilter(NamedTuple):
     """A session of the given tenant, or of the default tenant."""
     root: str | None = None
     """The id of the first job of a tree."""
+    group: str | None = None
+    """A group of the given tenant, or of the default tenant; only without a session and a root."""
     tags: tuple[tuple[str, str], ...] = ()
     """All of these."""
     fingerprint: str | None = None
-    """That of a failure; only without a session and a root."""
+    """That of a failure; only without a session, a root and a group."""
     age_ms: int | None = None
     """The minimum age: since it finished, or since it was enqueued if it has not finished."""
 
@@ -164,6 +166,8 @@ class Backlog:
     """Ready again after their last attempt expired."""
     dependent: int = 0
     """Jobs that wait for others to end."""
+    parked: int = 0
+    """Jobs that wait for room at a limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ async def jobs(
 ) -> results.JobPage:
     """Return a page of jobs, newest first."""
     by_finish = _is_by_finish(job_filter)
-    if job_filter.session is not None:
+    if job_filter.session is not None or job_filter.group is not None:
         job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)
     found = await tx.list_jobs(job_filter, before, limit + 1, await tx.now(), by_finish=by_finish)
@@ -86,7 +86,7 @@ async def search(
 
     If the search has stopped before the page was full, the page has fewer jobs and a cursor.
     """
-    if job_filter.session or job_filter.root or job_filter.tags or job_filter.fingerprint:
+    if any((job_filter.session, job_filter.root, job_filter.group, job_filter.tags, job_filter.fingerprint)):
         # These have an index of their own.
         return await jobs(tx, job_filter, after, limit)
     by_finish = _is_by_finish(job_filter)
@@ -105,7 +105,7 @@ async def search(
 def _is_by_finish(job_filter: results.JobFilter) -> bool:
     """Return whether jobs are listed by their finish time."""
     finished = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED
-    other = job_filter.session is not None or job_filter.root is not None or bool(job_filter.tags)
+    other = job_filter.session or job_filter.root or job_filter.group or job_filter.tags
     return (finished and not other) or job_filter.fingerprint is not None
 
 

@@ -1,5 +1,7 @@
 """The overview: everything that the first screen shows, read on one snapshot."""
 
+from dataclasses import replace
+
 from holdfast.domain import limits, new_job, overview as decisions, rollups, validation
 from holdfast.domain.overview import FlowMinute, Overview
 from holdfast.domain.results import Backlog
@@ -46,12 +48,14 @@ async def overview(tx: StoreTransaction) -> Overview:
         lanes=tuple(decisions.lane_flows(backlog, routing.lanes, rows, now_ms)),
         workers=tuple(workers),
         models=tuple(decisions.models(workers)),
+        dependent=backlog.dependent,
+        parked=backlog.parked,
     )
 
 
 def _without_deliveries(backlog: Backlog) -> Backlog:
     ready = tuple(one for one in backlog.ready if one.lane != new_job.SYSTEM_LANE)
-    return Backlog(ready, backlog.scheduled, backlog.blocked, backlog.running, backlog.expired, backlog.suspect)
+    return replace(backlog, ready=ready)
 
 
 def _minute(at_ms: int, totals: dict[rollups.Outcome, int]) -> FlowMinute:

@@ -220,6 +220,7 @@ def job_filter(wanted: results.JobFilter) -> dict[str, Any]:
         "failure_class": wanted.failure_class,
         "session": wanted.session,
         "root": wanted.root,
+        "group": wanted.group,
         "tag": [f"{tag}={value}" for tag, value in wanted.tags],
         "fingerprint": wanted.fingerprint,
         "older_than": None if wanted.age_ms is None else wanted.age_ms / 1000,

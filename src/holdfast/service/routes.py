@@ -99,6 +99,7 @@ _JOBS: Final = (
             **_FILTER,
             "session": schemas.text(),
             "root": schemas.text(limits.JOB_ID_CHARS_MAX, "The first job of a tree."),
+            "group": schemas.text(limits.GROUP_NAME_CHARS_MAX, "A group whose members to list."),
             "tag": {
                 **schemas.array(schemas.STRING, limits.TAGS_MAX),
                 "description": "Tags that the jobs have, all of them, each as `key=value`.",
@@ -213,7 +214,7 @@ _JOBS: Final = (
         "list_parents",
         "List the jobs on which a job depends",
         jobs.parents,
-        ("read", "produce"),
+        ("read", "produce", "work"),
         schemas.shape(jobs={"type": "array", "items": schemas.ref("Job")}),
         {"jobs": []},
         query={"tenant": schemas.TENANT},

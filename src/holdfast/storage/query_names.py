@@ -110,6 +110,7 @@ SharedQuery: TypeAlias = Literal[
     "counts_by_tenant",
     "job_by_id",
     "jobs_by_finish",
+    "jobs_by_group",
     "jobs_by_id",
     "jobs_by_order",
     "jobs_by_root",

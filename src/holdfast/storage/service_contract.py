@@ -89,8 +89,11 @@ class ServiceTransaction(WebhookTransaction):
         """Return lane, kind and due time of the first jobs of each route."""
 
     @abstractmethod
-    async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, int, int, int, int, int]:
-        """Return how many jobs are scheduled, blocked, running, expired, suspect and dependent, up to *maximum*."""
+    async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, ...]:
+        """Return how many jobs are scheduled, blocked, running, expired, suspect, dependent and parked.
+
+        Each is counted up to *maximum*.
+        """
 
     @abstractmethod
     async def problem_counts(self, now: clock.Now) -> tuple[int, int, int]:

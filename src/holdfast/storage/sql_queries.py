@@ -207,12 +207,10 @@ class SqlRecords(SqlQueries):
         rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
-    async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, int, int, int, int, int]:
-        """Return how many jobs are scheduled, blocked, running, expired, suspect and dependent."""
-        [[scheduled, blocked, running, expired, suspect, dependent]] = await self.query(
-            "backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum}
-        )
-        return scheduled, blocked, running, expired, suspect, dependent
+    async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, ...]:
+        """Return how many jobs are scheduled, blocked, running, expired, suspect, dependent and parked."""
+        [counts] = await self.query("backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum})
+        return tuple(counts)
 
     async def problem_counts(self, now: clock.Now) -> tuple[int, int, int]:
         """Return how many leases have expired, jobs are suspect, and are due but not ready."""

@@ -486,13 +486,18 @@ class SqlTransaction(
         finished_before, seq_before = before
         values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
         session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
+        named: tuple[QueryName, dict[str, Any]] | None = None
         if job_filter.fingerprint is not None:
-            named = {"fingerprint": job_filter.fingerprint, "finished_before": finished_before, "tags": tags}
-            return await self._jobs("jobs_by_fingerprint", {**values, **named})
-        if session is not None:
-            return await self._jobs("jobs_by_session", {**values, "session": session, "root": root, "tags": tags})
-        if root is not None:
-            return await self._jobs("jobs_by_root", {**values, "root": root, "tags": tags})
+            given = {"fingerprint": job_filter.fingerprint, "finished_before": finished_before}
+            named = ("jobs_by_fingerprint", given)
+        elif job_filter.group is not None:
+            named = ("jobs_by_group", {"group": job_filter.group})
+        elif session is not None:
+            named = ("jobs_by_session", {"session": session, "root": root})
+        elif root is not None:
+            named = ("jobs_by_root", {"root": root})
+        if named is not None:
+            return await self._jobs(named[0], {**values, **named[1], "tags": tags})
         if tags:
             tag, value = tags.popitem()
             return await self._jobs("jobs_by_tags", {**values, "tag": tag, "value": value, "tags": tags})

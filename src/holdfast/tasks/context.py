@@ -18,7 +18,7 @@ from holdfast.domain.new_job import NewJob
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 from holdfast.tasks.control_flow import Cancelled
-from holdfast.tasks.handler_state import ArtifactReader, HandlerState, StopReason, TransactionBlock
+from holdfast.tasks.handler_state import HandlerState, JobReader, StopReason, TransactionBlock
 
 if TYPE_CHECKING:
     from holdfast.tasks.task import BaseTask
@@ -168,15 +168,27 @@ class Context:
 
         Raises `ArtifactNotFound` if there is none. For a session turn, it reads those of the first entry.
         """
-        return self._artifact_reader().read(name)
+        return self._reader("artifact").read(name)
 
     async def artifact_async(self, name: str) -> Artifact:
         """Read an artifact of this job in an async handler, as `artifact` does in a sync one."""
-        return await self._artifact_reader().read_async(name)
+        return await self._reader("artifact").read_async(name)
 
-    def _artifact_reader(self) -> ArtifactReader:
+    def parents(self) -> list[Job]:
+        """Read the jobs on which this job depends, with their states and results, in the given order.
+
+        These are the jobs of `after`, the job whose `on_end` this one is, or the members of the group whose callback
+        it is. Retention keeps them until this job has ended. Blocks on the store.
+        """
+        return self._reader("parents").parents()
+
+    async def parents_async(self) -> list[Job]:
+        """Read the jobs on which this job depends in an async handler, as `parents` does in a sync one."""
+        return await self._reader("parents").parents_async()
+
+    def _reader(self, method: str) -> JobReader:
         if self._state.reader is None:
-            raise errors.Misconfigured("artifact() is available only in a handler that a worker runs")
+            raise errors.Misconfigured(f"{method}() is available only in a handler that a worker runs")
         return self._state.reader
 
 

@@ -41,8 +41,8 @@ class TransactionBlock(Protocol):
     ) -> bool | None: ...
 
 
-class ArtifactReader(Protocol):
-    """Reads artifacts of one job, sync and async."""
+class JobReader(Protocol):
+    """Reads artifacts of one job and the jobs on which it depends, sync and async."""
 
     def read(self, name: str) -> Artifact:
         """Return one artifact."""
@@ -50,6 +50,14 @@ class ArtifactReader(Protocol):
 
     async def read_async(self, name: str) -> Artifact:
         """Return one artifact."""
+        ...
+
+    def parents(self) -> list[Job]:
+        """Return the jobs on which it depends."""
+        ...
+
+    async def parents_async(self) -> list[Job]:
+        """Return the jobs on which it depends."""
         ...
 
 
@@ -106,7 +114,7 @@ class HandlerState:
         self.on_output: Callable[[], None] | None = None
         """Called when the first text waits to be written."""
         self.open_transaction: Callable[[float], TransactionBlock] | None = None
-        self.reader: ArtifactReader | None = None
+        self.reader: JobReader | None = None
         self.tasks: TaskTable | None = None
         """The tasks of the worker's queue, whose options apply to follow-ups."""
 

@@ -36,6 +36,8 @@ OLDEST: Final = Metric(
 )
 SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their due time", "store")
 BLOCKED: Final = Metric("holdfast_jobs_blocked", "gauge", (), "Jobs that wait for a predecessor to end", "store")
+DEPENDENT: Final = Metric("holdfast_jobs_dependent", "gauge", (), "Jobs that wait for others to end", "store")
+PARKED: Final = Metric("holdfast_jobs_parked", "gauge", (), "Jobs that wait for room at a limit", "store")
 RUNNING: Final = Metric("holdfast_jobs_running", "gauge", (), "Jobs under a lease", "store")
 EXPIRED: Final = Metric(
     "holdfast_jobs_expired", "gauge", (), "Jobs whose lease has expired and that no claim has taken back yet", "store"
@@ -83,6 +85,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     OLDEST,
     SCHEDULED,
     BLOCKED,
+    DEPENDENT,
+    PARKED,
     RUNNING,
     EXPIRED,
     SUSPECT,

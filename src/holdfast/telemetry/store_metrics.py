@@ -75,6 +75,8 @@ def _backlog_families(backlog: results.Backlog) -> list[Family]:
         oldest,
         _single(metric_definitions.SCHEDULED, backlog.scheduled),
         _single(metric_definitions.BLOCKED, backlog.blocked),
+        _single(metric_definitions.DEPENDENT, backlog.dependent),
+        _single(metric_definitions.PARKED, backlog.parked),
         _single(metric_definitions.RUNNING, backlog.running),
         _single(metric_definitions.EXPIRED, backlog.expired),
         _single(metric_definitions.SUSPECT, backlog.suspect),

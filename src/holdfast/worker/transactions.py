@@ -22,6 +22,7 @@ from holdfast.client.sync_api.queue import Queue, Transaction
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import artifacts, errors, outcomes
 from holdfast.domain.claims import Claim
+from holdfast.domain.job import Job
 from holdfast.domain.output import OutputWrite, StreamEnd
 from holdfast.storage import store
 from holdfast.worker.attempt import RunningAttempt, emitted
@@ -31,15 +32,15 @@ T = TypeVar("T")
 
 
 def offer_transaction(attempt: RunningAttempt, state: QueueState) -> None:
-    """Allow the handler of *attempt* to read artifacts, and to open a transaction that its settlement joins."""
+    """Allow the handler of *attempt* to read from the store, and to open a transaction that its settlement joins."""
     attempt.handler_state.open_transaction = partial(SettlingTransaction, attempt, state)
-    attempt.handler_state.reader = JobArtifacts(attempt.claim.job.id, lambda: state)
+    attempt.handler_state.reader = HandlerReads(attempt.claim.job.id, lambda: state)
     # In an isolated process, the handler's earlier output must be written before its transaction opens.
     attempt.flush_output = lambda: WorkerCalls(state.store).flush_output(emitted([attempt]))
 
 
-class JobArtifacts:
-    """Reads the artifacts of one job for its handler."""
+class HandlerReads:
+    """Reads the artifacts of one job, and the jobs on which it depends, for its handler."""
 
     def __init__(self, job_id: str, state: Callable[[], QueueState]) -> None:
         self._job_id = job_id
@@ -52,6 +53,14 @@ class JobArtifacts:
     async def read_async(self, name: str) -> artifacts.Artifact:
         """Return one artifact."""
         return await AsyncQueue(self._state()).artifact(self._job_id, name)
+
+    def parents(self) -> list[Job]:
+        """Return the jobs on which it depends."""
+        return Queue(self._state()).parents(self._job_id)
+
+    async def parents_async(self) -> list[Job]:
+        """Return the jobs on which it depends."""
+        return await AsyncQueue(self._state()).parents(self._job_id)
 
 
 class SettlingTransaction:

@@ -447,3 +447,8 @@ def read_inputs(context: Context) -> str:
 @tasks.task("inputs.later", isolate="process")
 async def read_inputs_later(context: Context) -> str:
     return (await context.artifact_async("in")).data.decode()
+
+
+@tasks.task("parents", isolate="process")
+def read_parents(context: Context) -> list[str]:
+    return [job.id for job in context.parents()]

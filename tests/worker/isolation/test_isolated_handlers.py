@@ -304,6 +304,13 @@ class TestArtifacts:
         with running_worker(shared_queue):
             assert wait_finished(shared_queue, enqueued.id).result == "text"
 
+    def test_it_reads_the_jobs_on_which_it_depends(self, shared_queue: Queue) -> None:
+        parent = shared_queue.enqueue("none")
+        child = shared_queue.enqueue("parents", {}, after=[parent.id], on_failed="run")
+        shared_queue.cancel(parent.id)
+        with running_worker(shared_queue):
+            assert wait_finished(shared_queue, child.id).result == [parent.id]
+
     def test_its_follow_ups_have_inputs(self, shared_queue: Queue) -> None:
         enqueued = shared_queue.enqueue("inputs", {}, artifacts=[Artifact("in", b"text")])
         with running_worker(shared_queue):

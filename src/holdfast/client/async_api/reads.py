@@ -41,6 +41,7 @@ class AsyncJobReads:
         failure_class: FailureClass | None = None,
         session: str | None = None,
         root: str | None = None,
+        group: str | None = None,
         tags: Mapping[str, str] | None = None,
         fingerprint: str | None = None,
         older_than: Duration | None = None,
@@ -52,9 +53,9 @@ class AsyncJobReads:
         Each option selects the jobs that match it. *state* is one state or several. A single finished state is sorted
         by finish time, everything else by enqueue order. *failure_class* is `transient` or `permanent`. *session*
         selects the entries of a session of *tenant*, by default of the default tenant; *root* a job, by its id, and
-        the jobs of its tree (`Job.root`); *tags* jobs that have all of these; *fingerprint* those that failed in one
-        way (`admin.failures`), by finish time. *older_than* is the number of seconds since a job finished, or since
-        it was enqueued if it has not finished.
+        the jobs of its tree (`Job.root`); *group* the members of a group of that tenant; *tags* jobs that have all
+        of these; *fingerprint* those that failed in one way (`admin.failures`), by finish time. *older_than* is the
+        number of seconds since a job finished, or since it was enqueued if it has not finished.
         """
         job_filter = validate_calls.job_filter(
             state=state,
@@ -64,6 +65,7 @@ class AsyncJobReads:
             failure_class=failure_class,
             session=session,
             root=root,
+            group=group,
             tags=tags,
             older_than=older_than,
             fingerprint=fingerprint,

@@ -188,7 +188,7 @@ class IsolatedProcess:
             state = attempt.handler_state = IsolatedHandlerState(attempt, self._progress_noted, self._send)
             state.tasks = task.queue_reference.tasks
             state.open_transaction = partial(self._open_transaction, attempt)
-            state.reader = transactions.JobArtifacts(attempt.claim.job.id, partial(self._open_store, attempt))
+            state.reader = transactions.HandlerReads(attempt.claim.job.id, partial(self._open_store, attempt))
             self._start_notes()
         attempt.wrap_handler(() if known is None else known.middleware)
         return attempt

@@ -49,7 +49,9 @@ select (select count(*) from (select 1 from holdfast.job where state = 'schedule
                                where state = 'running' and lease_until_ms <= %(lease_now)s limit %(maximum)s) counted),
        (select count(*) from (select 1 from holdfast.job
                                where suspect = 1 and state = 'ready' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'dependent' limit %(maximum)s) counted);
+       (select count(*) from (select 1 from holdfast.job where state = 'dependent' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.gate g join holdfast.job j on j.gate = g.gate
+                               where j.state = 'parked' limit %(maximum)s) counted);
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
@@ -105,6 +107,23 @@ select * from holdfast.job_row
    and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
    and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
  order by finished_at_ms desc, seq desc
+ limit %(limit)s;
+
+-- name: jobs_by_group
+-- List the members of one group by enqueue order, newest first, with any filter.
+select j.* from holdfast.edge e
+  join holdfast.job_row j on j.seq = e.parent
+ where e.child = (select -number from holdfast.job_group where tenant = %(tenant)s and name = %(group)s)
+   and e.parent < %(before)s
+   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                    where not exists (select 1 from holdfast.tag o
+                                       where o.tag = w.tag and o.value = w.value and o.seq = e.parent))
+   and (%(states)s::text[] is null or j.state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or j.kind = %(kind)s::text)
+   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
+   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
+ order by e.parent desc
  limit %(limit)s;
 
 -- name: jobs_by_id

@@ -51,7 +51,9 @@ select (select count(*) from (select 1 from holdfast_job
                                where suspect = 1 and state = {ready} limit :maximum)),
        (select count(*) from (select 1 from (select distinct child from holdfast_edge where ended is null and child > 0) e
                                  cross join holdfast_job on seq = e.child
-                               where state = {dependent} limit :maximum));
+                               where state = {dependent} limit :maximum)),
+       (select count(*) from (select 1 from holdfast_gate g cross join holdfast_job j
+                               where j.gate = g.gate and j.state = {parked} limit :maximum));
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
@@ -109,6 +111,22 @@ select * from holdfast_job_row
    and (:failure_class is null or failure_class = :failure_class)
    and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
  order by finished_at_ms desc, seq desc
+ limit :limit;
+
+-- name: jobs_by_group
+-- List the members of one group by enqueue order, newest first, with any filter.
+select j.* from holdfast_edge e
+ cross join holdfast_job_row j on j.seq = e.parent
+ where e.child = (select -number from holdfast_group where tenant = :tenant and name = :group) and e.parent < :before
+   and not exists (select 1 from json_each(:tags) w
+                    where not exists (select 1 from holdfast_tag
+                                       where tag = w.key and value = w.value and seq = e.parent))
+   and (:states is null or j.state in (select value from json_each(:states)))
+   and (:kind is null or j.kind = :kind)
+   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
+   and (:failure_class is null or j.failure_class = :failure_class)
+   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+ order by e.parent desc
  limit :limit;
 
 -- name: jobs_by_id
