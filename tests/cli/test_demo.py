@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -216,6 +217,44 @@ class TestTerminal:
     ) -> None:
         console = Console(width=width, height=height, force_terminal=True, _environ={"TERM": kind})
         assert can_draw(console) is drawable
+
+
+class TestWeb:
+    def test_the_browser_shows_the_killed_worker_and_who_took_its_job_over(self, folder: Path) -> None:
+        unbuffered = {**environment(folder), "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen([*COMMAND, "--web"], env=unbuffered, stdout=subprocess.PIPE, text=True) as running:
+            try:
+                assert running.stdout is not None
+                address = find(running.stdout, r"Open (\S+)/ in a browser")[1]
+                worker, job_id = find(running.stdout, r"(worker \d) killed with SIGKILL holding (\S+) ").groups()
+                page = find(running.stdout, rf"watch {job_id}: (\S+)")[1]
+                heir = find(running.stdout, rf"{job_id} finished by (worker \d)")[1]
+                attempts = re.findall(r'class="state (\w+)".*?(worker \d)', read(page).partition("Attempt</th>")[2])
+                assert (attempts[-1], attempts[0]) == (("expired", worker), ("done", heir))
+                assert f"{address}/ stays until" in find(running.stdout, r".*stays until Ctrl-C")[0]
+                assert len(re.findall(r'class="state active"', read(f"{address}/workers"))) >= 3
+                running.send_signal(signal.SIGINT)
+                assert running.wait(PATIENCE_SECONDS) == 0
+            finally:
+                running.kill()
+        assert list(folder.iterdir()) == []
+
+    def test_it_is_refused_with_json(self, folder: Path) -> None:
+        ran = run(folder, "--web", "--json")
+        assert ran.returncode == 2
+        assert "leave out --json" in ran.stderr + ran.stdout
+
+
+def find(lines: Iterable[str], pattern: str) -> re.Match[str]:
+    """Return the match of the next line that matches."""
+    found = (re.search(pattern, line) for line in lines)
+    return next(match for match in found if match is not None)
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 class TestInterrupted:

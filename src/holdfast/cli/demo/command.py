@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -23,9 +23,11 @@ from holdfast.cli import errors, options
 from holdfast.cli.demo import picture, plan, processes
 from holdfast.cli.demo.checks import Check, Record, collect, examine
 from holdfast.cli.demo.story import GaveUp, Story
+from holdfast.cli.demo.web import dashboard
 from holdfast.cli.terminal import Terminal
 
 _NORMAL_SECONDS: Final = 30.0
+_WEB_SECONDS: Final = 90.0
 _FAST_SECONDS: Final = 7.0
 
 EPILOG = """
@@ -33,9 +35,11 @@ Examples:
   holdfast demo
   holdfast demo --keep demo.db
   holdfast demo --fast --plain
+  holdfast demo --web
 
 The demo uses a temporary queue, which is deleted at the end unless --keep is
-given. It ignores --url.
+given. It ignores --url. With --web it prints lines, and the dashboard and the
+workers stay until Ctrl-C.
 """
 
 
@@ -43,10 +47,8 @@ given. It ignores --url.
 @click.option(
     "--seconds",
     type=click.FloatRange(5, 300),
-    default=_NORMAL_SECONDS,
-    show_default=True,
     metavar="SECONDS",
-    help="The approximate duration.",
+    help=f"The approximate duration; {_NORMAL_SECONDS:g} by default, {_WEB_SECONDS:g} with --web.",
 )
 @click.option("--fast", is_flag=True, help=f"The same as --seconds {_FAST_SECONDS:g}.")
 @click.option(
@@ -56,8 +58,9 @@ given. It ignores --url.
     help="Use this file, which must not exist, and keep it.",
 )
 @click.option("--plain", is_flag=True, help="Print lines instead of a live screen; the default without a terminal.")
+@click.option("--web", is_flag=True, help="Show it in the dashboard too; needs the extra `server`.")
 @options.pass_terminal
-def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plain: bool) -> None:
+def demo(terminal: Terminal, seconds: float | None, fast: bool, keep: Path | None, plain: bool, web: bool) -> None:
     """Show with real processes what happens when workers die.
 
     Three workers share one SQLite file. One is killed in the middle of a job, one is frozen past its lease and
@@ -65,16 +68,43 @@ def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plai
     """
     if keep is not None and keep.exists():
         raise click.BadParameter(f"{str(keep)!r} exists; name a file that does not", param_hint="'--keep'")
-    pace = plan.Pace.lasting(_FAST_SECONDS if fast else seconds)
-    with _clean_up_on_signals(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        record = _play(str(keep or Path(folder) / "demo.db"), Path(folder), pace, _stage(terminal, plain=plain))
-    checks = examine(record)
+    if web and terminal.json:
+        raise click.UsageError("--web shows pages until Ctrl-C; leave out --json")
+    normal = _WEB_SECONDS if web else _NORMAL_SECONDS
+    pace = plan.Pace.lasting(_FAST_SECONDS if fast else seconds or normal)
+    with _clean_up_on_signals(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, ExitStack() as stack:
+        url = str(keep or Path(folder) / "demo.db")
+        queue = stack.enter_context(holdfast.connect(url))
+        address = stack.enter_context(dashboard(url)) if web else None
+        if address is not None:
+            terminal.line(f"Open {address}/ in a browser.", "bold")
+            sys.stdout.flush()
+        workers = stack.enter_context(processes.DemoWorkers(url, Path(folder), pace))
+        story = Story(queue, workers, pace, address)
+        record = _play(queue, story, _stage(terminal, plain=plain or web))
+        checks = examine(record)
+        _report(terminal, record, checks, keep)
+        if address is not None:
+            _stay(terminal, address)
+    click.get_current_context().exit(0 if all(check.holds for check in checks) else 1)
+
+
+def _stay(terminal: Terminal, address: str) -> None:
+    """Keep the dashboard and the workers until an interrupt."""
+    terminal.line()
+    terminal.line(f"{address}/ stays until Ctrl-C.", "bold")
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()
+
+
+def _report(terminal: Terminal, record: Record, checks: list[Check], keep: Path | None) -> None:
     if terminal.json:
         terminal.emit(_document(record, checks))
     else:
         _summarize(terminal, record, checks)
         _suggest(terminal, record, keep)
-    click.get_current_context().exit(0 if all(check.holds for check in checks) else 1)
 
 
 def _stage(terminal: Terminal, *, plain: bool) -> picture.Stage:
@@ -83,24 +113,22 @@ def _stage(terminal: Terminal, *, plain: bool) -> picture.Stage:
     return picture.LiveStage(terminal.out) if not plain and picture.can_draw(terminal.out) else picture.PlainStage()
 
 
-def _play(url: str, folder: Path, pace: plan.Pace, stage: picture.Stage) -> Record:
-    with holdfast.connect(url) as queue, processes.DemoWorkers(url, folder, pace) as workers:
-        story = Story(queue, workers, pace)
-        try:
-            with stage.open():
-                for _ in story.play():
-                    stage.show(story.scene)
-        except GaveUp as problem:
-            raise errors.CommandError(
-                f"the demo failed: {problem}", code="demo_failed", exit_code=errors.REFUSED
-            ) from None
-        return collect(
-            queue,
-            acknowledged=story.acknowledged,
-            refusals=story.refusals,
-            killed=story.killed,
-            frozen=story.frozen,
-        )
+def _play(queue: holdfast.Queue, story: Story, stage: picture.Stage) -> Record:
+    try:
+        with stage.open():
+            for _ in story.play():
+                stage.show(story.scene)
+    except GaveUp as problem:
+        raise errors.CommandError(
+            f"the demo failed: {problem}", code="demo_failed", exit_code=errors.REFUSED
+        ) from None
+    return collect(
+        queue,
+        acknowledged=story.acknowledged,
+        refusals=story.refusals,
+        killed=story.killed,
+        frozen=story.frozen,
+    )
 
 
 @contextmanager

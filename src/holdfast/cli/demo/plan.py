@@ -62,6 +62,7 @@ class Sort(NamedTuple):
 CHAT: Final = Sort("chat.answer", "chat", 2.8, 1.0, 8, ("thinking", "replying"), priority=5)
 DOCUMENT: Final = Sort("document.extract", "doc", 1.7, 0.2, 5, ("loading", "reading", "storing"))
 EMAIL: Final = Sort("email.send", "mail", 0.7, 0.1, 2, ("sending",))
+SORTS: Final = (CHAT, DOCUMENT, EMAIL)
 
 
 class Plan:

@@ -88,7 +88,10 @@ class GaveUp(Exception):  # noqa: N818  # it names what happened
 class Story:
     """Runs the acts and records the data for the checks."""
 
-    def __init__(self, queue: Queue, workers: processes.DemoWorkers, pace: plan.Pace) -> None:
+    def __init__(
+        self, queue: Queue, workers: processes.DemoWorkers, pace: plan.Pace, dashboard: str | None = None
+    ) -> None:
+        self._dashboard = dashboard
         self._queue = queue
         self._workers = workers
         self._pace = pace
@@ -135,6 +138,7 @@ class Story:
             if processes.still_holds(self._queue, held):
                 self.killed = self._victim(held)
                 self._log(f"{held.worker} killed with SIGKILL holding {_describe(held)}", "bad")
+                self._point_to(held)
             else:
                 self._log(f"{held.worker} killed with SIGKILL, but it had just settled; trying again", "bad")
                 self._workers.start(held.worker or "")
@@ -150,6 +154,7 @@ class Story:
             if self._workers.freeze(held.worker or "", held, self._queue):
                 self.frozen = self._victim(held)
         self._log(f"{held.worker} frozen with SIGSTOP holding {_describe(held)}", "warning")
+        self._point_to(held)
         yield from self._taken_over(self.frozen)
         yield from self._finished(self.frozen)
         yield from self._wait(self._pace.hold)
@@ -258,6 +263,11 @@ class Story:
 
     def _log(self, text: str, tone: Tone) -> None:
         self.scene.messages.append(Message(self._now(), text, tone))
+
+    def _point_to(self, job: Job) -> None:
+        """Name the page of a job, on which its takeover can be watched."""
+        if self._dashboard is not None:
+            self._log(f"watch {job.id}: {self._dashboard}/jobs/{job.number}", "plain")
 
     def _now(self) -> float:
         return time.monotonic() - self._started

@@ -1,6 +1,7 @@
 """A worker process of the demo: it claims jobs, renews leases, reports progress and settles.
 
-It uses only the public `Queue`. It reports refused writes to its parent on standard output, one JSON object per line.
+It uses the public `Queue`, and the registry of workers, so that the dashboard lists it. It reports refused writes to
+its parent on standard output, one JSON object per line.
 It exits when its parent exits: the parent's end of standard input is then closed.
 """
 
@@ -10,14 +11,20 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import holdfast
 from holdfast import Claim, Done, Failed, LeaseLost, Outcome, Queue, Refused, Unavailable
+from holdfast.cli.demo.plan import SORTS
+from holdfast.client.queue_state import state_of
+from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.types import WorkerInfo
 
 T = TypeVar("T")
 
@@ -57,6 +64,8 @@ class DemoWorker:
         self._queue = queue
         self._settings = settings
         self._held: Claim | None = None
+        self._calls = WorkerCalls(state_of(queue).store)
+        self._incarnation = state_of(queue).claimer["incarnation"]
 
     def run(self) -> None:
         """Process jobs until the process exits."""
@@ -75,10 +84,30 @@ class DemoWorker:
 
     def _keep_alive(self) -> None:
         while True:
-            time.sleep(self._settings.lease / 4)
             held = self._held
             if held is not None:
                 self._heartbeat(held)
+            self._beat()
+            time.sleep(self._settings.lease / 4)
+
+    def _beat(self) -> None:
+        """Write this worker's row in the registry."""
+        info = WorkerInfo(
+            worker=self._settings.worker,
+            incarnation=self._incarnation,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            version=holdfast.__version__,
+            state="active",
+            concurrency=1,
+            running=0 if self._held is None else 1,
+            lanes=("default",),
+            kinds=tuple(sort.kind for sort in SORTS),
+            capabilities=(),
+            loaded=(),
+        )
+        with suppress(Unavailable):
+            self._calls.beat(info)
 
     def _heartbeat(self, held: Claim) -> None:
         try:
