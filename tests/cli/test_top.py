@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import holdfast
 from holdfast.cli import top
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
-from holdfast.types import FlowMinute, LaneFlow, Need, Overview, WorkerInfo
+from holdfast.types import FlowMinute, LaneFlow, Need, Overview, WorkerInfo, WorkerModels
 from tests.cli.conftest import Cli
 from tests.cli.test_process import OnTerminal
 from tests.support.screen import Screen
@@ -40,18 +41,19 @@ def overview(*, needs: int, lanes: int) -> Overview:
     flow = tuple(FlowMinute(NOW - timedelta(minutes=59 - n), n, n // 2, n % 3, 0, 0) for n in range(60))
     rows = tuple(LaneFlow(f"lane{n}", "active", 10_000, 90.0, 5, 4, 1, 1.5, 2.5) for n in range(lanes))
     sentence = f"Working. {needs} things need you."
-    return Overview(NOW, "working", sentence, found, needs, flow, 90.0, 10_000, 3, 2, 1, rows, (), ())
+    models = (WorkerModels("gpu-1", ("llama",), 2, 1, NOW),)
+    return Overview(NOW, "working", sentence, found, needs, flow, 90.0, 10_000, 3, 2, 1, rows, (), models, parked=7)
 
 
-def lines_of(seen: Overview, width: int, height: int) -> list[str]:
+def lines_of(seen: Overview, width: int, height: int, sort: str = "oldest") -> list[str]:
     console = Console(width=width, height=height, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(top.draw(seen, width, height))
+        console.print(top.draw(seen, width, height, sort=sort))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("needs", [0, 3, 7])
+@pytest.mark.parametrize("needs", [0, 3, 4, 7])
 def test_it_fits_the_screen_and_begins_with_what_matters(width: int, height: int, needs: int) -> None:
     lines = lines_of(overview(needs=needs, lanes=30), width, height)
 
@@ -59,11 +61,21 @@ def test_it_fits_the_screen_and_begins_with_what_matters(width: int, height: int
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(f"Working. {needs} things need you.")
     assert lines[0].endswith("09:00:00 UTC")
-    assert lines[1].startswith("10,000+ ready · 3 running · 2 scheduled · 1 blocked · oldest 1m 30s")
+    assert lines[1].startswith("10,000+ ready · 3 running · 2 scheduled · 1 blocked · 7 parked · oldest 1m 30s")
     shown = [line for line in lines if line.startswith("! ")]
     assert len(shown) == needs or any("more" in line for line in lines)
     assert all(f"$ holdfast failures show {n:016x}" in "\n".join(lines) for n in range(len(shown)))
     assert any(line.startswith("arrived") for line in lines)
+    assert sum(line.startswith("lane") for line in lines) >= 3, "lanes have their place"
+    assert any("llama" in line for line in lines)
+
+
+def test_lanes_are_sorted_by_the_chosen_column() -> None:
+    seen = overview(needs=0, lanes=3)
+    rows = [replace(one, failed=n, ready=10 - n) for n, one in enumerate(seen.lanes)]
+    seen = replace(seen, lanes=tuple(rows))
+    drawn = {sort: "".join(re.findall(r"lane(\d)", "\n".join(lines_of(seen, 80, 24, sort)))) for sort in top.SORTS}
+    assert drawn == {"oldest": "012", "ready": "012", "failed": "210", "name": "012"}
 
 
 def test_bars_are_proportional_and_zero_is_empty() -> None:
@@ -94,8 +106,10 @@ def test_json_is_the_snapshot(cli: Cli, failed_job: str) -> None:
 
 
 @pytest.mark.slow("the command line runs as a process")
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_it_is_drawn_live_on_the_whole_screen_until_an_interrupt(tmp_path: Path, width: int, height: int) -> None:
+@pytest.mark.parametrize(("width", "height", "end"), [(80, 24, "q"), (120, 40, "\x03")])
+def test_it_is_drawn_live_on_the_whole_screen_until_it_is_ended(
+    tmp_path: Path, width: int, height: int, end: str
+) -> None:
     with holdfast.connect(tmp_path / "jobs.db") as queue:
         row = WorkerInfo("w1", "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ("llama",), 2)
         WorkerCalls(state_of(queue).store).beat(row)
@@ -104,7 +118,13 @@ def test_it_is_drawn_live_on_the_whole_screen_until_an_interrupt(tmp_path: Path,
         running.read_until("1 ready")
         queue.enqueue("report.write")
         running.read_until("2 ready")
-    running.type("\x03")
+        running.type("s")
+        running.read_until("sort lanes by failed")
+        running.type("p")
+        running.read_until("paused")
+        running.type("p")
+        running.read_until("p pause")
+    running.type(end)
 
     assert running.finish() == 0
     inside = running.seen.partition("\x1b[?1049h")[2].partition("\x1b[?1049l")[0]

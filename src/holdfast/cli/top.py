@@ -1,9 +1,14 @@
 """`holdfast top`: the overview of a queue, live on the whole screen."""
 
 import contextlib
+import os
+import select
+import sys
+import termios
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 from rich.console import Group, RenderableType
@@ -22,15 +27,28 @@ _SENTENCE_STYLES: Final = {"working": "bold green", "idle": "bold", "stopped": "
 _NEED_STYLES: Final = {"problem": "red", "warning": "yellow"}
 _FLOW_STYLES: Final = {"arrived": "cyan", "done": "green", "failed": "red"}
 _UNBOUNDED: Final = 10_000
-# The heading and the head of a table of lanes, and a heading of models with one row.
-_LANE_LINES: Final = 4
+# The lines of the sentence, the counts and the flow, and those above the rows of a table.
+_FIXED_LINES: Final = 7
+_LANES_HEAD: Final = 4
+_LANES_LEAST: Final = 3
+_MODELS_MOST: Final = 5
+_MODELS_LEAST: Final = 1
+
+SORTS: Final[Mapping[str, Callable[[LaneFlow], Any]]] = {
+    "oldest": lambda one: (-one.oldest_age_seconds, one.lane),
+    "ready": lambda one: (-one.ready, one.lane),
+    "failed": lambda one: (-one.failed, one.lane),
+    "name": lambda one: one.lane,
+}
+"""The orders of lanes, of which the key `s` selects the next."""
 
 
 @click.command(
     cls=options.Command,
     epilog="""
-    Ctrl-C ends it. Without a terminal it prints the overview once, as with --once.
-    The numbers of the flow are written by processes every ten seconds.
+    Keys: q quits, p pauses and continues, s sorts the lanes by the next of oldest,
+    ready, failed and name. Without a terminal it prints the overview once, as with
+    --once. The numbers of the flow are written by processes every ten seconds.
 
     Examples:
       holdfast top --once
@@ -62,23 +80,78 @@ def _is_plain(terminal: Terminal) -> bool:
 
 
 def _run(terminal: Terminal, queue: Queue, seconds: float) -> None:
-    """Draw the overview until an interrupt; while the store does not answer, the last one with the error."""
+    """Draw the overview until `q` or an interrupt; while the store does not answer, the last one with the error."""
     console = terminal.out
     seen = queue.admin.overview()
-    problem = ""
+    problem, paused, sort = "", False, "oldest"
 
     def drawn() -> RenderableType:
-        screen = draw(seen, console.width, console.height - bool(problem), plain=_is_plain(terminal))
-        return Group(Text(formatting.clean(problem, keep=""), "bold red"), screen) if problem else screen
+        height = console.height - 1 - bool(problem)
+        screen = draw(seen, console.width, height, plain=_is_plain(terminal), sort=sort)
+        above = [Text(formatting.clean(problem, keep=""), "bold red")] if problem else []
+        return Group(*above, screen, _keys_line(sort, console.width, paused=paused))
 
-    with Live(console=console, get_renderable=drawn, screen=True, auto_refresh=False) as live:
+    with _Keys() as keys, Live(console=console, get_renderable=drawn, screen=True, auto_refresh=False) as live:
         while True:
             live.refresh()
-            time.sleep(seconds)
+            read_at = time.monotonic() + seconds
+            while (key := keys.wait(read_at)) is not None:
+                if key == "q":
+                    return
+                if key == "p":
+                    paused = not paused
+                elif key == "s":
+                    sort = _after(sort)
+                live.refresh()
             try:
-                seen, problem = queue.admin.overview(), ""
+                if not paused:
+                    seen, problem = queue.admin.overview(), ""
             except library_errors.Unavailable as error:
                 problem = _unavailable(error)
+
+
+def _after(sort: str) -> str:
+    names = list(SORTS)
+    return names[(names.index(sort) + 1) % len(names)]
+
+
+def _keys_line(sort: str, width: int, *, paused: bool) -> Text:
+    line = Text("paused  ", "bold yellow") if paused else Text("")
+    line.append(f"q quit · p {'continue' if paused else 'pause'} · s sort lanes by {_after(sort)}", "dim")
+    line.truncate(width)
+    return line
+
+
+class _Keys:
+    """The keys that are typed, read one by one and without being shown."""
+
+    def __init__(self) -> None:
+        self._file = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> "_Keys":
+        if self._file is not None:
+            self._before = termios.tcgetattr(self._file)
+            tty.setcbreak(self._file)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None and self._before is not None:
+            termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
+
+    def wait(self, until: float) -> str | None:
+        """Return the next key, or None at a time of the monotonic clock."""
+        seconds = max(0.0, until - time.monotonic())
+        if self._file is None:
+            time.sleep(seconds)
+            return None
+        if not select.select([self._file], [], [], seconds)[0]:
+            return None
+        typed = os.read(self._file, 1)
+        if not typed:
+            # The terminal is gone.
+            return "q"
+        return typed.decode("ascii", "replace").lower()
 
 
 def _unavailable(error: HoldfastError) -> str:
@@ -88,14 +161,18 @@ def _unavailable(error: HoldfastError) -> str:
 # --- drawing -------------------------------------------------------------------------------------------------------
 
 
-def draw(seen: Overview, width: int, height: int, *, plain: bool = False) -> Group:
-    """Return the overview for a terminal of *width* and *height*; the lanes get the lines that are left."""
-    lines = [*_head(seen, width), *_needs(seen, width, max(height - 14, 3)), *_flow(seen, width, plain=plain)]
-    models = _models(seen.models, width)
-    left = height - len(lines) - len(models) - _LANE_LINES
+def draw(seen: Overview, width: int, height: int, *, plain: bool = False, sort: str = "oldest") -> Group:
+    """Return the overview for a terminal of *width* and *height*: needs and lanes share the lines that are left."""
+    lanes = sorted(seen.lanes, key=SORTS[sort])
+    lane_lines = _LANES_HEAD + min(len(lanes), _LANES_LEAST) if lanes else 0
+    free = height - _FIXED_LINES - lane_lines
+    model_rows = min(len(seen.models), _MODELS_MOST if height >= 2 * _FIXED_LINES + 20 else _MODELS_LEAST)
+    models = _models(seen.models, model_rows, width)
+    lines = [*_head(seen, width), *_needs(seen, width, free - len(models)), *_flow(seen, width, plain=plain)]
+    left = height - len(lines) - len(models) - _LANES_HEAD
     parts: list[RenderableType] = list(lines)
-    if seen.lanes and left > 0:
-        parts += [Text(""), Text("Lanes", "bold"), _lanes(seen.lanes[:left], width)]
+    if lanes and left > 0:
+        parts += [Text(""), Text("Lanes", "bold"), _lanes(lanes[:left], width)]
     return Group(*parts, *models)
 
 
@@ -112,31 +189,52 @@ def _head(seen: Overview, width: int) -> Iterator[Text]:
         f"{_bounded(seen.running)} running",
         f"{_bounded(seen.scheduled)} scheduled" if seen.scheduled else "",
         f"{_bounded(seen.blocked)} blocked" if seen.blocked else "",
+        f"{_bounded(seen.dependent)} dependent" if seen.dependent else "",
+        f"{_bounded(seen.parked)} parked" if seen.parked else "",
         f"oldest {_seconds(seen.oldest_age_seconds)}" if seen.ready else "",
         formatting.number(active, "active worker"),
     )
     yield _shortened(" · ".join(filter(None, counts)), width, "dim")
 
 
-def _needs(seen: Overview, width: int, rows: int) -> Iterator[Text]:
+def _needs(seen: Overview, width: int, lines: int) -> Iterator[Text]:
+    """Return what needs an operator, each in two lines, or in one if there is not enough room."""
     if not seen.needs:
         return
     yield Text("")
     yield Text("Needs you", "bold")
-    shown = seen.needs if 2 * len(seen.needs) <= rows else seen.needs[: max(rows // 2, 1)]
+    rows = max(lines - 2, 1)
+    shown, drawn = seen.needs, _need
+    if 2 * len(shown) + (seen.needs_total > len(shown)) > rows:
+        drawn = _need_in_one_line
+        if len(shown) + (seen.needs_total > len(shown)) > rows:
+            shown = shown[: max(rows - 1, 1)]
     for need in shown:
-        yield from _need(seen, need, width)
+        yield from drawn(seen, need, width)
     if hidden := seen.needs_total - len(shown):
         yield Text(f"  and {hidden} more", "dim")
 
 
 def _need(seen: Overview, need: Need, width: int) -> Iterator[Text]:
-    since = f", since {formatting.relative(need.since_at, seen.at)}" if need.since_at else ""
-    whose = f" ({', '.join(need.whose[:3])})" if need.whose not in {(), ("default",)} else ""
-    yield _shortened(f"! {need.what}{whose}{since}", width, _NEED_STYLES[need.severity])
+    yield _shortened(_what(seen, need), width, _NEED_STYLES[need.severity])
     room = width - len(need.command) - 4
     detail = _shortened(f"  {need.cause}", room, "dim").append("  ") if need.cause and room > 20 else Text("  ")
-    yield Text.assemble(detail, ("$ ", "dim"), (formatting.clean(need.command, keep=""), "cyan"))
+    yield _with_command(detail, need)
+
+
+def _need_in_one_line(seen: Overview, need: Need, width: int) -> Iterator[Text]:
+    line = _shortened(_what(seen, need), width - len(need.command) - 4, _NEED_STYLES[need.severity])
+    yield _with_command(line.append("  "), need)
+
+
+def _what(seen: Overview, need: Need) -> str:
+    since = f", since {formatting.relative(need.since_at, seen.at)}" if need.since_at else ""
+    whose = f" ({', '.join(need.whose[:3])})" if need.whose not in {(), ("default",)} else ""
+    return f"! {need.what}{whose}{since}"
+
+
+def _with_command(line: Text, need: Need) -> Text:
+    return Text.assemble(line, ("$ ", "dim"), (formatting.clean(need.command, keep=""), "cyan"))
 
 
 def _flow(seen: Overview, width: int, *, plain: bool) -> Iterator[Text]:
@@ -176,11 +274,11 @@ def _lanes(lanes: Sequence[LaneFlow], width: int) -> RenderableType:
     return tables.table(columns, width)
 
 
-def _models(models: Sequence[WorkerModels], width: int) -> list[Text]:
+def _models(models: Sequence[WorkerModels], rows: int, width: int) -> list[Text]:
     if not models:
         return []
     lines = []
-    for one in models[:5]:
+    for one in models[:rows]:
         switches = formatting.number(one.switches, "switch", "switches")
         lines.append(_shortened(f"{one.worker}: {', '.join(one.loaded) or 'nothing'}, {switches}", width, ""))
     return [Text(""), Text("Models", "bold"), *lines]
