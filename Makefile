@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-cli test-service test-gateway test-browser test-tools test-long check test-pythons bench bench-quick bench-service bench-gateway clean
+.PHONY: help demo test test-cli test-service test-gateway test-browser test-tools test-long check test-pythons bench bench-quick bench-service bench-gateway bench-dashboard clean
 
 # Without bytecode files every test process and every program that a test starts would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,6 +88,10 @@ bench-service: ## Measure the HTTP service beside an empty handler, on an otherw
 bench-gateway: ## Measure the model gateway beside direct calls, on an otherwise idle machine (2 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
 	$(BIN)/python -m bench.gateway --json bench/results/gateway.json $(BENCH)
+
+bench-dashboard: ## Measure the pages of the dashboard at a million jobs, on an otherwise idle machine (3 minutes)
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
+	$(BIN)/python -m bench.dashboard --json bench/results/dashboard.json $(BENCH)
 
 clean: ## Remove environments, caches and build output
 	rm -rf $(VENV) .venv-* .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

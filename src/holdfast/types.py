@@ -35,7 +35,7 @@ from holdfast.domain.job import Attempt
 from holdfast.domain.job_options import EnqueueOptions, JobOptions
 from holdfast.domain.kinds import Kind
 from holdfast.domain.output import OutputChunk, OutputPage
-from holdfast.domain.overview import FlowMinute, LaneFlow, Need, Overview, WorkerModels
+from holdfast.domain.overview import AffinityFlow, FlowMinute, LaneFlow, Need, Overview, WorkerModels
 from holdfast.domain.results import (
     ArtifactInfo,
     Backlog,
@@ -74,6 +74,7 @@ from holdfast.worker.status import FailedAttempt, RunningJob, WorkerStatus
 
 __all__ = [
     "Admin",
+    "AffinityFlow",
     "AnySessionOptions",
     "ArtifactInfo",
     "AsyncAdmin",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast import Done, Failed, Queue
+from holdfast import Deferred, Done, Failed, Queue
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.types import FlowMinute, Overview, WorkerInfo
@@ -98,6 +98,7 @@ class TestFlow:
         assert lane.ran_seconds is not None
         assert abs(lane.waited_seconds - 600) < 80
         assert abs(lane.ran_seconds - 30) < 4
+        assert (seen.flow[arrival].waited_seconds, seen.flow[end].waited_seconds) == (None, lane.waited_seconds)
 
     def test_rollups_are_merged_and_the_oldest_deleted(self, queue: Queue, clock: ManualClock) -> None:
         calls = WorkerCalls(state_of(queue).store)
@@ -123,6 +124,17 @@ class TestFlow:
         queue.enqueue("mail")
         beat(queue)
         assert totals(queue.admin.overview())[0] == 1
+
+
+class TestAffinities:
+    def test_what_waits_for_a_model_is_counted_beside_who_has_loaded_it(self, queue: Queue) -> None:
+        queue.enqueue_many([{"kind": "llm", "affinity": name} for name in ("qwen", "qwen", "llama")])
+        beat(queue)
+        beat(queue, replace(WORKER, worker="w2", incarnation="two", loaded=("mistral",)))
+
+        seen = [(one.affinity, one.ready, one.workers) for one in queue.admin.overview().affinities]
+
+        assert seen == [("qwen", 2, ()), ("llama", 1, ("w1",)), ("mistral", 0, ("w2",))]
 
 
 class TestNeeds:
@@ -194,3 +206,24 @@ class TestNeeds:
 
         assert (len(seen.needs), seen.needs_total) == (7, 9)
         assert seen.sentence.endswith("9 things need you.")
+
+    def test_a_limit_needs_someone_if_it_is_closed_or_jobs_are_parked_for_long(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        beat(queue)
+        queue.limits.set("llm", kinds=["llm"], key="tenant", concurrency=1)
+        queue.enqueue_many([{"kind": "llm", "tenant": "acme"} for _ in range(3)])
+        running = claim_one(queue, lease=3600)
+        assert queue.claim() is None
+        assert queue.admin.overview().parked == 2
+        assert about(queue.admin.overview()) == []
+
+        clock.advance(1200)
+        beat(queue)
+        [old] = queue.admin.overview().needs
+        assert (old.about, old.subject, old.count, old.command) == ("limit", "llm", 2, "holdfast limits show acme")
+        assert old.what == "at limit llm the oldest of 2 parked jobs has waited for 20 minutes"
+
+        queue.settle(running, Deferred(after=60, closes=True))
+        [closed] = queue.admin.overview().needs
+        assert closed.what == "limit llm is closed for acme; 2 parked jobs"

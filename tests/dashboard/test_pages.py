@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.types import Message, Scope
 
+from holdfast import Failed
 from holdfast.dashboard import Viewer, app, charts, jobs, rendering
 from holdfast.dashboard.views import PAGES
 from tests.dashboard.conftest import Browser, text_of
@@ -81,14 +82,34 @@ def test_jobs_are_listed_in_pages_and_newer_ones_are_counted(served: Server) -> 
     assert visitor.get(f"/jobs/newer?q=kind:a&first={seen[0]}").json == {"newer": 3, "more": False}
 
 
-@pytest.mark.parametrize("line", ["kind:rare", "state:cancelled kind:rare", "state:ready kind:rare"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kind:rare",
+        "state:cancelled kind:rare",
+        "state:ready kind:rare",
+        "tag:team=red kind:rare",
+        "session:long kind:rare",
+        "fingerprint:{} lane:rare",
+    ],
+)
 def test_a_search_examines_a_bounded_number_of_jobs_and_goes_on(
     served: Server, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setattr(jobs, "_EXAMINED_MAX", 40)
-    created = served.queue.enqueue_many([{"kind": "rare" if n % 50 == 0 else "a"} for n in range(200)])
+    options: dict[str, object] = {"tags": {"team": "red"}} if "tag:" in line else {}
+    if "session:" in line:
+        options["session"] = "long"
+    name, other = ("lane", {"kind": "a"}) if "lane:" in line else ("kind", {})
+    created = served.queue.enqueue_many(
+        [{**options, **other, name: "rare" if n % 50 == 0 else "default"} for n in range(200)]
+    )
     if "cancelled" in line:
         served.queue.admin.cancel_many([one.id for one in created])
+    elif "fingerprint" in line:
+        claims = served.queue.claim_many(lanes=["default", "rare"], limit=200)
+        served.queue.settle_many([(claim, Failed("broken", permanent=True)) for claim in claims])
+        line = line.format(served.queue.admin.failures()[0].fingerprint)
     visitor = operator(served)
     path, seen, pages = f"/jobs?q={line.replace(' ', '+')}", [], 0
     while path:

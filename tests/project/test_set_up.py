@@ -29,6 +29,7 @@ TARGETS = [
     "bench-quick",
     "bench-service",
     "bench-gateway",
+    "bench-dashboard",
     "clean",
 ]
 # Not run for every change: they take longer, or need more interpreters.

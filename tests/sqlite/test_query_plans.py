@@ -24,6 +24,8 @@ ALLOWED = {
     "ready_plain_streams": "sorts the first jobs of each fair_key and route, of at most 32 routes",
     "jobs_running_on_routes": "looks at all running jobs, once when an operator sets a limit",
     "wake_gates": "sorts the gates of the jobs of one call",
+    "backlog_affinities": "groups ready jobs, of which it reads at most 10,000",
+    "gates_waiting": "groups parked jobs, of which it reads at most 10,000",
     "parents_of_job": "sorts the jobs on which one job depends",
     "children_cancelled": "sorts the jobs that depend on the jobs of one requeue",
     "tokens_newest": "sorts the tokens, which operators create one at a time",

@@ -72,8 +72,10 @@ def placed(stretches: Sequence[tuple[str, float, str]]) -> tuple[Span, ...]:
 
 # --- flow ----------------------------------------------------------------------------------------------------------
 
-FLOW_HEIGHT: Final = 104
+FLOW_HEIGHT: Final = 84
 _FLOW_TOP: Final = 8
+AGE_BOTTOM: Final = 141
+AGE_HEIGHT: Final = 34
 
 
 class FlowBar(NamedTuple):
@@ -97,9 +99,13 @@ class FlowChart(NamedTuple):
     arrived: int
     done: int
     failed: int
+    ages: tuple[FlowBar, ...]
+    """How long the jobs that ended within each minute had waited; in the last minute also the oldest ready job."""
+    oldest_seconds: float
+    """The waiting time of the tallest of these."""
 
 
-def flow_chart(minutes: Sequence[FlowMinute]) -> FlowChart:
+def flow_chart(minutes: Sequence[FlowMinute], oldest_age_seconds: float = 0.0) -> FlowChart:
     """Return the chart of some minutes, oldest first."""
     ended = [one.done + one.failed + one.cancelled for one in minutes]
     most = max([1, *ended, *(one.arrived for one in minutes)])
@@ -116,5 +122,21 @@ def flow_chart(minutes: Sequence[FlowMinute]) -> FlowChart:
         title = f"{one.at:%H:%M}: {one.arrived:,} arrived, {one.done:,} done, {one.failed:,} failed"
         bars.append(FlowBar(round(x + step * 0.1, 1), round(step * 0.8, 1), tuple(parts), title))
         points.append(f"{x + step / 2:.1f},{FLOW_HEIGHT - one.arrived * scale:.1f}")
-    totals = (sum(getattr(one, name) for one in minutes) for name in ("arrived", "done", "failed"))
-    return FlowChart(tuple(bars), " ".join(points), most, *totals)
+    arrived, done, failed = (sum(getattr(one, name) for one in minutes) for name in ("arrived", "done", "failed"))
+    ages, oldest_seconds = _ages(minutes, oldest_age_seconds, step)
+    return FlowChart(tuple(bars), " ".join(points), most, arrived, done, failed, ages, oldest_seconds)
+
+
+def _ages(minutes: Sequence[FlowMinute], oldest_age_seconds: float, step: float) -> tuple[tuple[FlowBar, ...], float]:
+    waited = [one.waited_seconds or 0.0 for one in minutes]
+    if waited:
+        waited[-1] = max(waited[-1], oldest_age_seconds)
+    longest = max(waited, default=0.0)
+    bars = []
+    for index, (one, seconds) in enumerate(zip(minutes, waited, strict=True)):
+        if seconds:
+            height = max(1.0, AGE_HEIGHT * seconds / longest)
+            part = ("waited", round(AGE_BOTTOM - height, 1), round(height, 1))
+            title = f"{one.at:%H:%M}: waited for {seconds:,.1f} s"
+            bars.append(FlowBar(round(index * step + step * 0.1, 1), round(step * 0.8, 1), (part,), title))
+    return tuple(bars), longest

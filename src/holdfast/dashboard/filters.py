@@ -1,11 +1,13 @@
 """The filter line of the dashboard, within the tenant of the viewer."""
 
+import re
 import shlex
-from typing import Any
+from typing import Any, Final
 
 from holdfast.domain import errors, filter_line
 
 parse = filter_line.parse
+_PLAIN: Final = re.compile(r"[^\s'\"\\]+")
 
 
 def options(line: str, tenant: str | None) -> dict[str, Any]:
@@ -33,9 +35,10 @@ def with_state(line: str, state: str | None) -> str:
     except errors.InvalidInput:
         rest = []
     pairs = ([("state", state)] if state else []) + rest
-    return " ".join(_part(key, value) for key, value in pairs)
+    return " ".join(term(key, value) for key, value in pairs)
 
 
-def _part(key: str, value: str) -> str:
+def term(key: str, value: str) -> str:
+    """Return a part of a filter line, in quotation marks if the value needs them."""
     part = f"age>{value}" if key == "age" else f"{key}:{value}"
-    return shlex.quote(part) if " " in value else part
+    return part if _PLAIN.fullmatch(part) else shlex.quote(part)

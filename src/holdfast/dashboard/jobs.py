@@ -133,14 +133,17 @@ async def apply(visit: Visit) -> Response:
     after, done = visit.form.get("after") or None, _number(visit, "done")
     if after is None:
         await visit.audit(f"jobs.{choice.verb}", "jobs that match a filter", filter=choice.line)
-    skipped: list[Skipped]
-    if choice.verb == "cancel":
-        cancelled, cursor = await bulk.cancel_page(visit.queue, choice.options, after)
+    page = await _search(visit, choice.options, after, bulk.PAGE)
+    ids, tenant = [one.id for one in page], choice.options.get("tenant")
+    skipped: list[Skipped] = []
+    if ids and choice.verb == "cancel":
+        cancelled = await visit.queue.admin.cancel_many(ids, tenant=tenant)
         done += len(cancelled.cancelled) + len(cancelled.stop_requested)
         skipped = cancelled.skipped
-    else:
-        requeued, cursor = await bulk.requeue_page(visit.queue, choice.options, after)
+    elif ids:
+        requeued = await visit.queue.admin.requeue_many(ids, tenant=tenant)
         done, skipped = done + len(requeued.requeued), requeued.skipped
+    cursor = page.cursor
     state = "done" if cursor is None else "going on"
     more = visit.form.get("more") == "1"
     total = _number(visit, "total")

@@ -2,13 +2,14 @@
 
 from starlette.responses import Response
 
-from holdfast.dashboard import charts, rendering
+from holdfast.dashboard import charts, filters, rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import access
-from holdfast.domain.overview import Need
+from holdfast.domain.overview import Need, Overview
 from holdfast.domain.results import FailureGroup
 
 _FAILURES_MAX = 50
+_SCHEDULES_MAX = 1_000
 _JOBS_SHOWN = 10
 
 
@@ -23,11 +24,19 @@ async def show(visit: Visit) -> Response:
         "overview.html",
         found.sentence,
         overview=found,
-        chart=charts.flow_chart(found.flow),
+        chart=charts.flow_chart(found.flow, found.oldest_age_seconds),
         alert=alert,
         paused={one.lane for one in found.lanes if one.state == "paused"},
+        schedules=await _schedules(visit, found),
         need_link=lambda need: _need_link(visit, need),
     )
+
+
+async def _schedules(visit: Visit, found: Overview) -> dict[str, str]:
+    """Return the tenants of the schedules that need someone, by name."""
+    if not any(one.about == "schedule" for one in found.needs):
+        return {}
+    return {one.name: one.tenant for one in await visit.queue.schedules.list(limit=_SCHEDULES_MAX)}
 
 
 def _need_link(visit: Visit, need: Need) -> tuple[str, str]:
@@ -35,11 +44,12 @@ def _need_link(visit: Visit, need: Need) -> tuple[str, str]:
     name = need.subject
     pages: dict[str, tuple[str, str]] = {
         "failure": (visit.link("/failures", fingerprint=name), "Show"),
-        "lane": (visit.link("/jobs", q=f"state:ready lane:{name}"), "Jobs"),
-        "unserved": (visit.link("/jobs", q=f"state:ready kind:{name}"), "Jobs"),
+        "lane": (visit.link("/jobs", q=f"state:ready {filters.term('lane', name)}"), "Jobs"),
+        "unserved": (visit.link("/jobs", q=f"state:ready {filters.term('kind', name)}"), "Jobs"),
+        "limit": (visit.link("/flow") + "#limits", "Limits"),
         "worker": (visit.link("/workers"), "Workers"),
         "webhook": (visit.link("/webhooks"), "Webhooks"),
-        "schedule": (visit.link("/flow"), "Schedules"),
+        "schedule": (visit.link("/flow") + "#schedules", "Schedules"),
     }
     return pages.get(need.about, (visit.link("/system"), "System"))
 

@@ -1,13 +1,11 @@
 """The pages of workers and models, sessions and webhooks."""
 
-from typing import NamedTuple
-
 from starlette.responses import Response
 
 from holdfast.dashboard import rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import errors, routing
-from holdfast.domain.results import WorkerInfo
+from holdfast.operations import overview as overview_operations
 
 _WORKERS_MAX = 200
 _PAGE = 50
@@ -15,31 +13,15 @@ _ENTRIES = 50
 _DELIVERIES = 50
 
 
-class LoadedModel(NamedTuple):
-    """A resource that workers have loaded, and which of them."""
-
-    name: str
-    workers: tuple[str, ...]
-
-
-def loaded(workers: list[WorkerInfo]) -> list[LoadedModel]:
-    """Return what live workers have loaded, by name."""
-    found: dict[str, list[str]] = {}
-    for one in workers:
-        if one.state != "silent":
-            for name in one.loaded:
-                found.setdefault(name, []).append(one.worker)
-    return [LoadedModel(name, tuple(names)) for name, names in sorted(found.items())]
-
-
 async def workers(visit: Visit) -> Response:
     """Show the workers that were active last, and what they have loaded."""
     found = await visit.queue.admin.workers(limit=_WORKERS_MAX)
     unserved = await visit.queue.admin.unserved() if visit.may("list_problems") else []
+    models = await visit.service.runner.read(overview_operations.affinities, found)
     order = {"silent": 0, "stopping": 1, "draining": 2, "active": 3}
     found.sort(key=lambda one: (order[one.state], one.worker))
     return rendering.page(
-        visit, "workers.html", "Workers and models", workers=found, models=loaded(found), unserved=unserved
+        visit, "workers.html", "Workers and models", workers=found, models=models, unserved=unserved
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import jinja2
 from starlette.responses import Response
 
+from holdfast.dashboard import filters
 from holdfast.dashboard.visits import NOTE, Visit, take_note
 from holdfast.domain import codec, errors, limits
 from holdfast.domain.job import Job, row_of
@@ -152,7 +153,7 @@ def _environment() -> jinja2.Environment:
         auto_reload=False,
     )
     environment.filters.update(duration=duration, bounded=bounded, size=size, clean=clean)
-    environment.globals.update(command=command, shortened=shortened, version=__version__)
+    environment.globals.update(command=command, shortened=shortened, term=filters.term, version=__version__)
     return environment
 
 

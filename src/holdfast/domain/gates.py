@@ -79,6 +79,17 @@ class KeyUse:
     """Whether a handler has closed the key: `Retry(after=…, closes=True)`."""
 
 
+class WaitingGate(NamedTuple):
+    """A gate that is closed or at which jobs are parked."""
+
+    limit: int
+    key: str
+    closed_until_ms: int
+    parked: int
+    due_at_ms: int | None
+    """When the first of these was due."""
+
+
 class LimitRow(NamedTuple):
     """A limit in stored form. One that concerns other jobs, or has another key, has another number."""
 

@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from holdfast.domain import limits, rollups
+from holdfast.domain.gates import LimitRow, WaitingGate
 from holdfast.domain.results import Backlog, FailureGroup, Finding, WorkerInfo
 from holdfast.domain.rollups import Rollup
 from holdfast.domain.routing import Lane, LaneState
 from holdfast.domain.serving import Unserved
 
-Subject: TypeAlias = Literal["failure", "lane", "unserved", "worker", "webhook", "schedule", "finding"]
+Subject: TypeAlias = Literal["failure", "lane", "limit", "unserved", "worker", "webhook", "schedule", "finding"]
 """What a row of `needs` is about."""
 Activity: TypeAlias = Literal["working", "idle", "stopped"]
 """Whether jobs are running; `stopped` if jobs are ready and no worker is active."""
@@ -25,6 +26,8 @@ _LANE_OLD_SECONDS: Final = 600.0
 # A failure rises if it happened at least twice as often within the last hour as within the hour before.
 _RISE: Final = 2
 _LANES_MAX: Final = 50
+_AFFINITIES_MAX: Final = 50
+_KEYS_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Need:
     about: Subject
     """What kind of thing it is about."""
     subject: str
-    """Its name: a fingerprint, a lane, a kind, a worker, the id of a webhook, a schedule, or what was checked."""
+    """Its name: a fingerprint, a lane, a limit, a kind, a worker, a schedule, a webhook's id, or what was checked."""
     what: str
     """What is the matter, in one sentence."""
     cause: str
@@ -67,6 +70,8 @@ class FlowMinute:
     """Jobs that were cancelled or retired."""
     retried: int
     """Attempts that failed and are retried."""
+    waited_seconds: float | None = None
+    """How long attempts that ended had waited until they started, for 19 of 20 of them; None if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,18 @@ class WorkerModels:
 
 
 @dataclass(frozen=True, slots=True)
+class AffinityFlow:
+    """One affinity, such as a model: what waits for it, and which workers have loaded it."""
+
+    affinity: str
+    """The affinity."""
+    ready: int
+    """Ready jobs that name it; those of all affinities are counted up to 10,000."""
+    workers: tuple[str, ...]
+    """The live workers that have loaded it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What the first screen shows. All counts have a bound."""
 
@@ -143,6 +160,8 @@ class Overview:
     """The workers that have loaded an affinity, or have switched one."""
     dependent: int = 0
     """Jobs that wait for others to end."""
+    affinities: tuple[AffinityFlow, ...] = ()
+    """The affinities that are loaded or that ready jobs name, those with the most jobs first."""
     parked: int = 0
     """Jobs that wait for room at a limit."""
 
@@ -157,13 +176,14 @@ def needs(
     unserved: Iterable[Unserved],
     workers: Iterable[WorkerInfo],
     findings: Iterable[Finding],
+    gates: Iterable[Need] = (),
 ) -> list[Need]:
     """Return everything that needs an operator, the worst first."""
     ranked: list[tuple[int, Need]] = [(0, _of_finding(one)) for one in findings if one.status == "problem"]
     ranked += [(1 if one.reason == "no_worker" else 7, _of_unserved(one)) for one in unserved]
     ranked += [(2, _of_silent(one)) for one in workers if one.state == "silent" and one.held]
     ranked += [(3 if rises(one) else 6, _of_failure(one)) for one in failures if one.this_hour]
-    ranked += [(4, one) for one in _old_lanes(backlog, lanes)]
+    ranked += [(4, one) for one in (*_old_lanes(backlog, lanes), *gates)]
     shown = {"unserved jobs"}
     ranked += [(5, _of_finding(one)) for one in findings if one.status == "warning" and one.name not in shown]
     return [need for _, need in sorted(ranked, key=lambda one: (one[0], -one[1].count))]
@@ -232,6 +252,33 @@ def _old_lanes(backlog: Backlog, lanes: Mapping[str, Lane]) -> list[Need]:
     return found
 
 
+def of_gates(gates: Iterable[WaitingGate], limits_by_number: Mapping[int, LimitRow], now_ms: int) -> list[Need]:
+    """Return the limits that are closed for a key, and those at which a job has been parked for long."""
+    by_limit: dict[int, list[WaitingGate]] = {}
+    for gate in gates:
+        if gate.limit in limits_by_number:
+            by_limit.setdefault(gate.limit, []).append(gate)
+    found = []
+    for number, waiting in by_limit.items():
+        name = limits_by_number[number].name
+        closed = [one for one in waiting if one.closed_until_ms > now_ms]
+        parked = sum(one.parked for one in waiting)
+        oldest_ms = max((now_ms - one.due_at_ms for one in waiting if one.due_at_ms is not None), default=0)
+        jobs = f"{_many(parked, limits.BACKLOG_COUNTED_MAX)} parked job{'' if parked == 1 else 's'}"
+        first = (closed or waiting)[0].key
+        command = f"holdfast limits show {shlex.quote(first)}"
+        if closed:
+            keys = ", ".join(one.key for one in closed[:_KEYS_SHOWN]) + (" …" if len(closed) > _KEYS_SHOWN else "")
+            opens = max(one.closed_until_ms for one in closed) - now_ms
+            what = f"limit {name} is closed for {keys}; {jobs}"
+            cause = f"a handler has closed it (`closes=True`); it opens in {opens / 1000:,.0f} s"
+            found.append(Need("warning", "limit", name, what, cause, None, parked, (), command))
+        elif oldest_ms > 1000 * _LANE_OLD_SECONDS:
+            what = f"at limit {name} the oldest of {jobs} has waited for {oldest_ms / 60_000:,.0f} minutes"
+            found.append(Need("warning", "limit", name, what, "", None, parked, (), command))
+    return found
+
+
 _ABOUT: Final[Mapping[str, Subject]] = {"webhooks": "webhook", "schedules": "schedule"}
 
 
@@ -272,15 +319,30 @@ def activity(ready: int, running: int, workers: Iterable[WorkerInfo]) -> Activit
 # --- flow ----------------------------------------------------------------------------------------------------------
 
 
-def minutes(rows: Iterable[tuple[int, Rollup]], now_ms: int) -> list[tuple[int, dict[rollups.Outcome, int]]]:
-    """Return the totals of each of the last sixty minutes, oldest first, from rollups and when each began."""
+def minutes(
+    rows: Iterable[tuple[int, Rollup]], now_ms: int
+) -> list[tuple[int, dict[rollups.Outcome, int], float | None]]:
+    """Return the totals and the waiting time of each of the last sixty minutes, oldest first."""
     last = now_ms // limits.ROLLUP_MINUTE_MS
     parts: dict[int, list[Rollup]] = {minute: [] for minute in range(last - _FLOW_MINUTES + 1, last + 1)}
     for at_ms, rollup in rows:
         minute = at_ms // limits.ROLLUP_MINUTE_MS
         if minute in parts:
             parts[minute].append(rollup)
-    return [(minute * limits.ROLLUP_MINUTE_MS, rollups.totals(found)) for minute, found in parts.items()]
+    return [
+        (minute * limits.ROLLUP_MINUTE_MS, rollups.totals(found), _waited_seconds(found))
+        for minute, found in parts.items()
+    ]
+
+
+def _waited_seconds(found: Iterable[Rollup]) -> float | None:
+    waited: rollups.Histogram = {}
+    for rollup in found:
+        for sums in rollup.values():
+            for bucket, count in sums.waited.items():
+                waited[bucket] = waited.get(bucket, 0) + count
+    milliseconds = rollups.percentile(waited, 0.95)
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def flow_since_ms(now_ms: int) -> int:
@@ -340,6 +402,19 @@ def models(workers: Sequence[WorkerInfo]) -> list[WorkerModels]:
         for one in workers
         if (one.loaded or one.switches) and one.state != "silent"
     ]
+
+
+def affinities(ready: Iterable[tuple[str, int]], workers: Sequence[WorkerInfo]) -> list[AffinityFlow]:
+    """Return the affinities that are loaded or that ready jobs name, those with the most jobs first."""
+    jobs = dict(ready)
+    loaded: dict[str, list[str]] = {}
+    for one in workers:
+        for name in one.loaded if one.state != "silent" else ():
+            loaded.setdefault(name, []).append(one.worker)
+    found = [
+        AffinityFlow(name, jobs.get(name, 0), tuple(loaded.get(name, ()))) for name in jobs.keys() | loaded.keys()
+    ]
+    return sorted(found, key=lambda one: (-one.ready, one.affinity))[:_AFFINITIES_MAX]
 
 
 def first(found: Sequence[Need]) -> tuple[Need, ...]:

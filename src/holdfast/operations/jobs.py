@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from holdfast.domain import clock, errors, limits, new_job, results, serving, strict_json, transitions, validation
 from holdfast.domain.events import EventPage
@@ -12,6 +13,9 @@ from holdfast.operations import rollups, schedule_findings, webhook_events
 from holdfast.storage import contract, notifications
 
 _BEYOND = 1 << 62
+
+ReadyRow: TypeAlias = tuple[str, str, str, int]
+"""Lane, kind, requirements and number of the ready jobs of a route."""
 
 
 async def get(tx: contract.StoreTransaction, job_id: str | int, tenant: str | None) -> Job:
@@ -70,8 +74,7 @@ async def jobs(
 ) -> results.JobPage:
     """Return a page of jobs, newest first."""
     by_finish = _is_by_finish(job_filter)
-    if job_filter.session is not None or job_filter.group is not None:
-        job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
+    job_filter = _with_tenant(job_filter)
     before = _position(after, by_finish=by_finish)
     found = await tx.list_jobs(job_filter, before, limit + 1, await tx.now(), by_finish=by_finish)
     page = found[:limit]
@@ -82,16 +85,17 @@ async def jobs(
 async def search(
     tx: contract.StoreTransaction, job_filter: results.JobFilter, after: str | None, limit: int, examined: int
 ) -> results.JobPage:
-    """Return a page of jobs as `jobs` does, but examine at most so many jobs.
+    """Return a page of jobs as `jobs` does, but examine at most so many jobs; of one tree or group all.
 
     If the search has stopped before the page was full, the page has fewer jobs and a cursor.
     """
-    if any((job_filter.session, job_filter.root, job_filter.group, job_filter.tags, job_filter.fingerprint)):
-        # These have an index of their own.
+    job_filter = _with_tenant(job_filter)
+    in_tree = job_filter.root is not None and job_filter.session is None
+    if (in_tree or job_filter.group is not None) and job_filter.fingerprint is None:
         return await jobs(tx, job_filter, after, limit)
     by_finish = _is_by_finish(job_filter)
     before = _position(after, by_finish=by_finish)
-    floor = await tx.jobs_floor(job_filter.states[0] if by_finish else None, before, examined)
+    floor = await tx.jobs_floor(job_filter, before, examined, by_finish=by_finish)
     now = await tx.now()
     if floor is None:
         return await jobs(tx, job_filter, after, limit)
@@ -100,6 +104,13 @@ async def search(
         return results.JobPage(tuple(map(job_of, found)), _cursor(found[-1], by_finish=by_finish))
     stopped = f"f1-{floor[0]}-{floor[1]}" if by_finish else f"o1-{floor[1]}"
     return results.JobPage(tuple(map(job_of, found)), stopped)
+
+
+def _with_tenant(job_filter: results.JobFilter) -> results.JobFilter:
+    """Return the filter with the tenant of its session or group: their names are those of one tenant."""
+    if job_filter.session is None and job_filter.group is None:
+        return job_filter
+    return job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
 
 
 def _is_by_finish(job_filter: results.JobFilter) -> bool:
@@ -133,6 +144,13 @@ async def report(tx: contract.StoreTransaction) -> results.StoreReport:
 
 async def problems(tx: contract.StoreTransaction) -> list[results.Finding]:
     """Return findings about jobs: expired leases, suspect jobs, due jobs, and ready jobs that no worker serves."""
+    return await problems_beside(tx, await unserved(tx))
+
+
+async def problems_beside(
+    tx: contract.StoreTransaction, without_worker: Sequence[serving.Unserved]
+) -> list[results.Finding]:
+    """Return findings about jobs, of which those that no worker serves are known."""
     now = await tx.now()
     expired, suspect, due = await tx.problem_counts(now)
     return [
@@ -144,7 +162,7 @@ async def problems(tx: contract.StoreTransaction) -> list[results.Finding]:
             "run them isolated, or look at `holdfast jobs show`",
         ),
         _finding(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
-        *serving.unserved_findings(await unserved(tx)),
+        *serving.unserved_findings(without_worker),
         *await webhook_events.findings(tx),
         *await schedule_findings.findings(tx),
     ]
@@ -158,8 +176,12 @@ def _finding(count: int, name: str, message: str, remedy: str) -> results.Findin
 
 async def backlog(tx: contract.StoreTransaction) -> results.Backlog:
     """Return ready jobs by lane and kind with the age of the oldest, and the totals of other unfinished jobs."""
+    return await backlog_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX))
+
+
+async def backlog_of(tx: contract.StoreTransaction, counted: Sequence[ReadyRow]) -> results.Backlog:
+    """Return the backlog, of which the ready jobs are counted."""
     now = await tx.now()
-    counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
     heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
     rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
     return results.Backlog(_waiting(counted, heads, now.wall_ms), *rest)
@@ -167,9 +189,14 @@ async def backlog(tx: contract.StoreTransaction) -> results.Backlog:
 
 async def unserved(tx: contract.StoreTransaction) -> list[serving.Unserved]:
     """Return the ready jobs that no live worker serves."""
+    return await unserved_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX))
+
+
+async def unserved_of(tx: contract.StoreTransaction, counted: Sequence[ReadyRow]) -> list[serving.Unserved]:
+    """Return those of the counted ready jobs that no live worker serves."""
     waiting = [
         serving.ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
-        for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
+        for lane, kind, requires, count in counted
         if count and lane != new_job.SYSTEM_LANE
     ]
     if not waiting:
@@ -190,7 +217,7 @@ async def seconds_to_due(tx: contract.StoreTransaction, *, ticks: bool = False) 
 
 
 def _waiting(
-    counted: list[tuple[str, str, str, int]], heads: list[tuple[str, str, int]], now_ms: int
+    counted: Sequence[ReadyRow], heads: list[tuple[str, str, int]], now_ms: int
 ) -> tuple[results.Waiting, ...]:
     """Sum the counts of routes by lane and kind; routes also differ by required capabilities."""
     jobs: dict[tuple[str, str], int] = {}

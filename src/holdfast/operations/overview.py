@@ -1,35 +1,43 @@
 """The overview: everything that the first screen shows, read on one snapshot."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.domain import limits, new_job, overview as decisions, rollups, validation
-from holdfast.domain.overview import FlowMinute, Overview
-from holdfast.domain.results import Backlog
+from holdfast.domain.overview import AffinityFlow, FlowMinute, Overview
+from holdfast.domain.results import Backlog, WorkerInfo
 from holdfast.operations import failures, jobs
 from holdfast.storage.contract import StoreTransaction
 
 _FAILURES = 100
 _WORKERS = 100
+_GATES = 20_000
+_AFFINITIES = 50
 
 
 async def overview(tx: StoreTransaction) -> Overview:
     """Return what needs an operator, how jobs flow, lanes and workers; all counts have a bound."""
-    now_ms = (await tx.now()).wall_ms
+    now = await tx.now()
+    now_ms = now.wall_ms
     routing = await tx.routing()
     workers = await jobs.newest_workers(tx, _WORKERS)
-    backlog = _without_deliveries(await jobs.backlog(tx))
+    counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
+    backlog = _without_deliveries(await jobs.backlog_of(tx, counted))
     since_ms = decisions.flow_since_ms(now_ms)
     rows = [
         (row.at_ms, rollups.decode(row.data)) for row in await tx.newest_rollups(since_ms, limits.ROLLUPS_READ_MAX)
     ]
-    unserved = await jobs.unserved(tx)
+    unserved = await jobs.unserved_of(tx, counted)
+    # A queue without limits reads nothing for them, as one without affinities does below.
+    gates = await tx.waiting_gates(now, _GATES, limits.BACKLOG_COUNTED_MAX) if routing.limits else []
     found = decisions.needs(
         await failures.groups(tx, None, None, None, _FAILURES),
         backlog,
         routing.lanes,
         unserved,
         workers,
-        await jobs.problems(tx),
+        await jobs.problems_beside(tx, unserved),
+        decisions.of_gates(gates, routing.limits, now_ms),
     )
     ready = sum(one.jobs for one in backlog.ready)
     activity = decisions.activity(ready, backlog.running, workers)
@@ -39,7 +47,7 @@ async def overview(tx: StoreTransaction) -> Overview:
         sentence=decisions.sentence(activity, len(found)),
         needs=decisions.first(found),
         needs_total=len(found),
-        flow=tuple(_minute(at_ms, totals) for at_ms, totals in decisions.minutes(rows, now_ms)),
+        flow=tuple(_minute(*minute) for minute in decisions.minutes(rows, now_ms)),
         oldest_age_seconds=max((one.oldest_age_seconds for one in backlog.ready), default=0.0),
         ready=ready,
         running=backlog.running,
@@ -50,7 +58,15 @@ async def overview(tx: StoreTransaction) -> Overview:
         models=tuple(decisions.models(workers)),
         dependent=backlog.dependent,
         parked=backlog.parked,
+        affinities=tuple(await affinities(tx, workers)),
     )
+
+
+async def affinities(tx: StoreTransaction, workers: Sequence[WorkerInfo]) -> list[AffinityFlow]:
+    """Return the affinities that *workers* have loaded or that ready jobs name."""
+    is_used = any(key.has_affinity for key in (await tx.routing()).routes)
+    ready = await tx.ready_affinities(_AFFINITIES, limits.BACKLOG_COUNTED_MAX) if is_used else []
+    return decisions.affinities(ready, workers)
 
 
 def _without_deliveries(backlog: Backlog) -> Backlog:
@@ -58,7 +74,7 @@ def _without_deliveries(backlog: Backlog) -> Backlog:
     return replace(backlog, ready=ready)
 
 
-def _minute(at_ms: int, totals: dict[rollups.Outcome, int]) -> FlowMinute:
+def _minute(at_ms: int, totals: dict[rollups.Outcome, int], waited_seconds: float | None) -> FlowMinute:
     return FlowMinute(
         validation.datetime_of(at_ms),
         totals["arrived"],
@@ -66,4 +82,5 @@ def _minute(at_ms: int, totals: dict[rollups.Outcome, int]) -> FlowMinute:
         totals["failed"],
         totals["cancelled"] + totals["retired"],
         totals["retried"],
+        waited_seconds,
     )

@@ -23,7 +23,7 @@ from holdfast.domain import (
 from holdfast.domain.claims import Claim, Renewal
 from holdfast.domain.failures import Failure
 from holdfast.domain.job import Attempt, Job, JobRow, job_of
-from holdfast.domain.overview import FlowMinute, LaneFlow, Need, Overview, WorkerModels
+from holdfast.domain.overview import AffinityFlow, FlowMinute, LaneFlow, Need, Overview, WorkerModels
 from holdfast.domain.serving import Unserved
 
 Document: TypeAlias = Mapping[str, Any]
@@ -264,6 +264,7 @@ def overview(one: Document) -> Overview:
         "lanes": tuple(LaneFlow(**lane) for lane in one["lanes"]),
         "workers": tuple(worker(start) for start in one["workers"]),
         "models": tuple(WorkerModels(**_with_times(each)) for each in one["models"]),
+        "affinities": tuple(AffinityFlow(**_with_times(each)) for each in one["affinities"]),
     }
     return Overview(**{**_with_times(one), **parts})
 

@@ -228,6 +228,7 @@ BULK: Final = (
             workers=_ANSWERS,
             models=_ANSWERS,
             dependent=schemas.INTEGER,
+            affinities=_ANSWERS,
             parked=schemas.INTEGER,
         ),
         {
@@ -246,6 +247,7 @@ BULK: Final = (
             "workers": [],
             "models": [],
             "dependent": 0,
+            "affinities": [],
             "parked": 0,
         },
         any_tenant=True,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
-from holdfast.domain.job import State
+from holdfast.domain.results import JobFilter
 from holdfast.domain.rollups import RollupRow
 from holdfast.storage.rollup_buffer import RollupBuffer
 
@@ -59,5 +59,7 @@ class ChartTransaction(ABC):
         """Return the newest rollups of any width that began since a time."""
 
     @abstractmethod
-    async def jobs_floor(self, state: State | None, before: tuple[int, int], examined: int) -> tuple[int, int] | None:
-        """Return the position so many jobs below another: of one finished state, or of all by enqueue order."""
+    async def jobs_floor(
+        self, job_filter: JobFilter, before: tuple[int, int], examined: int, *, by_finish: bool
+    ) -> tuple[int, int] | None:
+        """Return the position so many entries below another, in the order in which `list_jobs` reads."""

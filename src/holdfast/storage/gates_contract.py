@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.domain.clock import Now
-from holdfast.domain.gates import Gate, LimitRow
+from holdfast.domain.gates import Gate, LimitRow, WaitingGate
 from holdfast.domain.job import JobRow
 
 GateKey = tuple[int, str]
@@ -67,6 +67,10 @@ class GatesTransaction(ABC):
     @abstractmethod
     async def gates_of_key(self, key: str) -> list[Gate]:
         """Return the gates of a key, without locking them."""
+
+    @abstractmethod
+    async def waiting_gates(self, now: Now, gates: int, maximum: int) -> list[WaitingGate]:
+        """Return those of so many newest gates that are closed or have parked jobs, counted up to *maximum*."""
 
     @abstractmethod
     async def close_gate_of(self, seq: int, until_ms: int) -> None:

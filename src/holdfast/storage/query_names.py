@@ -61,6 +61,8 @@ SharedQuery: TypeAlias = Literal[
     "jobs_expired",
     "jobs_expired_of_worker",
     "jobs_order_floor",
+    "jobs_session_floor",
+    "jobs_tag_floor",
     "jobs_past_deadline",
     "jobs_succeeding",
     # settle
@@ -100,6 +102,7 @@ SharedQuery: TypeAlias = Literal[
     "output_job",
     "outputs_delete",
     # jobs
+    "backlog_affinities",
     "backlog_oldest",
     "backlog_ready",
     "backlog_rest",
@@ -258,6 +261,7 @@ SharedQuery: TypeAlias = Literal[
     "failure_groups_delete",
     "failure_groups_write",
     "failures_delete",
+    "failures_floor",
     "failures_insert",
     "jobs_by_fingerprint",
     "rollups_delete",
@@ -280,6 +284,7 @@ SharedQuery: TypeAlias = Literal[
     "gates_of_key",
     "gates_stalled",
     "gates_use",
+    "gates_waiting",
     "job_claim_gated",
     "jobs_at_gates",
     "jobs_parked",

@@ -89,6 +89,10 @@ class ServiceTransaction(WebhookTransaction):
         """Return lane, kind and due time of the first jobs of each route."""
 
     @abstractmethod
+    async def ready_affinities(self, affinities: int, maximum: int) -> list[tuple[str, int]]:
+        """Return the affinities of ready jobs with the number of these; all together are counted up to *maximum*."""
+
+    @abstractmethod
     async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, ...]:
         """Return how many jobs are scheduled, blocked, running, expired, suspect, dependent and parked.
 

@@ -1,11 +1,12 @@
 """Failures by fingerprint and rollups, by named queries."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.domain import limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
-from holdfast.domain.job import State
+from holdfast.domain.results import JobFilter
 from holdfast.domain.rollups import RollupRow
 from holdfast.storage.chart_contract import JobFailure
 from holdfast.storage.sql_queries import SqlQueries
@@ -79,11 +80,24 @@ class SqlCharts(SqlQueries):
         """Return the newest rollups."""
         return [RollupRow(*row) for row in await self.query("rollups_since", {"since": since_ms, "limit": limit})]
 
-    async def jobs_floor(self, state: State | None, before: tuple[int, int], examined: int) -> tuple[int, int] | None:
-        """Return the position so many jobs below another: of one finished state, or of all by enqueue order."""
-        values = {"before": before[1], "examined": examined}
-        if state is None:
+    async def jobs_floor(
+        self, job_filter: JobFilter, before: tuple[int, int], examined: int, *, by_finish: bool
+    ) -> tuple[int, int] | None:
+        """Return the position so many entries below another, in the order in which `list_jobs` reads."""
+        values: dict[str, Any] = {"before": before[1], "examined": examined}
+        if by_finish:
+            values["finished_before"] = before[0]
+            if job_filter.fingerprint is not None:
+                found = await self.query("failures_floor", {**values, "fingerprint": job_filter.fingerprint})
+            else:
+                found = await self.query("jobs_finish_floor", {**values, "state": job_filter.states[0]})
+            return (found[0][0], found[0][1]) if found else None
+        if job_filter.session is not None:
+            named = {"tenant": job_filter.tenant, "session": job_filter.session}
+            found = await self.query("jobs_session_floor", {**values, **named})
+        elif job_filter.tags:
+            tag, value = list(job_filter.tags)[-1]
+            found = await self.query("jobs_tag_floor", {**values, "tag": tag, "value": value})
+        else:
             found = await self.query("jobs_order_floor", values)
-            return (-1, found[0][0]) if found else None
-        found = await self.query("jobs_finish_floor", {**values, "state": state, "finished_before": before[0]})
-        return (found[0][0], found[0][1]) if found else None
+        return (-1, found[0][0]) if found else None

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Now
-from holdfast.domain.gates import Gate, LimitRow
+from holdfast.domain.gates import Gate, LimitRow, WaitingGate
 from holdfast.domain.job import JobRow
 from holdfast.storage.gates_contract import GateKey, GateUse, JobAtGate, ParkedJob
 from holdfast.storage.sql_queries import Row, SqlQueries
@@ -63,6 +63,11 @@ class SqlGates(SqlQueries):
     async def gates_of_key(self, key: str) -> list[Gate]:
         """Return the gates of a key."""
         return [Gate(*row) for row in await self.query("gates_of_key", {"key": key})]
+
+    async def waiting_gates(self, now: Now, gates: int, maximum: int) -> list[WaitingGate]:
+        """Return gates that are closed or at which jobs are parked."""
+        values = {"now": now.wall_ms, "gates": gates, "maximum": maximum}
+        return [WaitingGate(*row) for row in await self.query("gates_waiting", values)]
 
     async def close_gate_of(self, seq: int, until_ms: int) -> None:
         """Close the gate that counts a running job."""

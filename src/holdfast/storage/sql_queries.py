@@ -207,6 +207,11 @@ class SqlRecords(SqlQueries):
         rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
+    async def ready_affinities(self, affinities: int, maximum: int) -> list[tuple[str, int]]:
+        """Return the affinities of ready jobs."""
+        rows = await self.query("backlog_affinities", {"most": affinities, "maximum": maximum})
+        return [(affinity, count) for affinity, count in rows]
+
     async def unfinished_counts(self, now: clock.Now, maximum: int) -> tuple[int, ...]:
         """Return how many jobs are scheduled, blocked, running, expired, suspect, dependent and parked."""
         [counts] = await self.query("backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum})

@@ -488,24 +488,25 @@ class SqlTransaction(
         session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
         named: tuple[QueryName, dict[str, Any]] | None = None
         if job_filter.fingerprint is not None:
-            given = {"fingerprint": job_filter.fingerprint, "finished_before": finished_before}
-            named = ("jobs_by_fingerprint", given)
+            finished = {"finished_before": finished_before, "finished_floor": floor[0], "floor": floor[1]}
+            named = ("jobs_by_fingerprint", {"fingerprint": job_filter.fingerprint, **finished})
         elif job_filter.group is not None:
             named = ("jobs_by_group", {"group": job_filter.group})
         elif session is not None:
-            named = ("jobs_by_session", {"session": session, "root": root})
+            named = ("jobs_by_session", {"session": session, "root": root, "floor": floor[1]})
         elif root is not None:
             named = ("jobs_by_root", {"root": root})
         if named is not None:
             return await self._jobs(named[0], {**values, **named[1], "tags": tags})
+        values["floor"] = floor[1]
         if tags:
             tag, value = tags.popitem()
             return await self._jobs("jobs_by_tags", {**values, "tag": tag, "value": value, "tags": tags})
         if by_finish:
             del values["states"]
-            values |= {"finished_before": finished_before, "finished_floor": floor[0], "floor": floor[1]}
+            values |= {"finished_before": finished_before, "finished_floor": floor[0]}
             return await self._jobs("jobs_by_finish", {**values, "state": job_filter.states[0]})
-        return await self._jobs("jobs_by_order", {**values, "floor": floor[1]})
+        return await self._jobs("jobs_by_order", values)
 
     async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
         """Return the number of matching jobs by lane, kind and state."""

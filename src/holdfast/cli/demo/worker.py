@@ -11,20 +11,17 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import holdfast
-from holdfast import Claim, Done, Failed, LeaseLost, Outcome, Queue, Refused, Unavailable
+from holdfast import Claim, Done, Failed, LeaseLost, Outcome, Queue, Refused, Unavailable, types
 from holdfast.cli.demo.plan import SORTS
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
-from holdfast.types import WorkerInfo
 
 T = TypeVar("T")
 
@@ -92,10 +89,10 @@ class DemoWorker:
 
     def _beat(self) -> None:
         """Write this worker's row in the registry."""
-        info = WorkerInfo(
+        info = types.WorkerInfo(
             worker=self._settings.worker,
             incarnation=self._incarnation,
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             process=os.getpid(),
             version=holdfast.__version__,
             state="active",
@@ -106,8 +103,7 @@ class DemoWorker:
             capabilities=(),
             loaded=(),
         )
-        with suppress(Unavailable):
-            self._calls.beat(info)
+        retry_until_available(lambda: self._calls.beat(info))
 
     def _heartbeat(self, held: Claim) -> None:
         try:

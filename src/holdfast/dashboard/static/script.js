@@ -5,6 +5,9 @@ const base = document.body.dataset.base;
 const page = document.body.dataset.page;
 const $ = (selector) => document.querySelector(selector);
 const REFRESH_MS = 5000;
+// On a phone the navigation is wider than the screen.
+const here = $("nav.main [aria-current]");
+if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.clientWidth / 2;
 
 // --- live parts: the page is read again, and parts that differ are replaced ---------------------------------------
 

@@ -59,6 +59,13 @@ delete from holdfast.failure
  where ctid = any (array(select ctid from holdfast.failure where at_ms < %(before)s
                           order by at_ms limit %(limit)s for update skip locked));
 
+-- name: failures_floor
+-- Find the position so many failures with one fingerprint below another, by time.
+select at_ms, seq from holdfast.failure
+ where fingerprint = %(fingerprint)s and (at_ms, seq) < (%(finished_before)s, %(before)s)
+ order by at_ms desc, seq desc
+ limit 1 offset %(examined)s;
+
 -- name: failures_insert
 -- Append failures of jobs, one for each row of values.
 insert into holdfast.failure (fingerprint, at_ms, seq, tenant, lane)
@@ -70,6 +77,7 @@ on conflict do nothing;
 select j.* from holdfast.failure f
   join holdfast.job_row j on j.seq = f.seq
  where f.fingerprint = %(fingerprint)s and (f.at_ms, f.seq) < (%(finished_before)s, %(before)s)
+   and (f.at_ms, f.seq) >= (%(finished_floor)s, %(floor)s)
    and j.finished_at_ms = f.at_ms
    and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
                     where not exists (select 1 from holdfast.tag o

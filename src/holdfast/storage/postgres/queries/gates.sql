@@ -133,6 +133,19 @@ select g.gate,
        exists (select 1 from holdfast.job j where j.gate = g.gate and j.state = 'parked')
   from unnest(%(gates)s::bigint[]) as g (gate);
 
+-- name: gates_waiting
+-- List the newest gates that are closed or at which jobs are parked; count these, and find the one that was due first.
+with g as (select gate, flow_limit, key, closed_until_ms from holdfast.gate order by gate desc limit %(gates)s),
+     p as (select w.gate, count(*) as parked, min(w.due_at_ms) as due_at_ms
+             from (select j.gate, j.due_at_ms
+                   from g cross join lateral (select j.gate, j.due_at_ms from holdfast.job j
+                                     where j.gate = g.gate and j.state = 'parked' limit %(maximum)s) j
+                 limit %(maximum)s) w
+            group by w.gate)
+select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_ms
+  from g left join p on p.gate = g.gate
+ where p.gate is not null or g.closed_until_ms > %(now)s;
+
 -- name: job_claim_gated
 -- As job_claim, for each job its number, index and gate.
 update holdfast.job j

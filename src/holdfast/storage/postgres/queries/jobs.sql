@@ -1,5 +1,15 @@
 -- Reading jobs: by id, by number, lists, counts, backlog.
 
+-- name: backlog_affinities
+-- Count the ready jobs of each affinity, all together up to a maximum; those with the most first.
+select a.affinity, count(*)
+  from (select j.affinity from holdfast.route r
+         cross join lateral (select j.affinity from holdfast.job j
+                                          where j.route = r.route and j.state = 'ready' and j.affinity is not null
+                                          limit %(maximum)s) j
+         where r.has_affinity = 1 limit %(maximum)s) a
+ group by a.affinity order by count(*) desc, a.affinity limit %(most)s;
+
 -- name: backlog_oldest
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
@@ -170,7 +180,7 @@ select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]) order by seq
 -- List the entries of one session, newest first, with any filter.
 select * from holdfast.job_row
  where session_number = (select number from holdfast.session where tenant = %(tenant)s and name = %(session)s)
-   and session_number is not null and seq < %(before)s
+   and session_number is not null and seq < %(before)s and seq >= %(floor)s
    and (%(root)s::text is null or coalesce(root, id) = %(root)s::text)
    and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
                     where not exists (select 1 from holdfast.tag o
@@ -187,7 +197,7 @@ select * from holdfast.job_row
 -- List the jobs with some tags by enqueue order, newest first, with any filter.
 select j.* from holdfast.tag t
   join holdfast.job_row j on j.seq = t.seq
- where t.tag = %(tag)s and t.value = %(value)s and t.seq < %(before)s
+ where t.tag = %(tag)s and t.value = %(value)s and t.seq < %(before)s and t.seq >= %(floor)s
    and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
                     where not exists (select 1 from holdfast.tag o
                                        where o.tag = w.tag and o.value = w.value and o.seq = t.seq))
@@ -232,6 +242,18 @@ select * from holdfast.job_row
 -- name: jobs_order_floor
 -- Find the job so many jobs below another, by enqueue order.
 select seq from holdfast.job where seq < %(before)s order by seq desc limit 1 offset %(examined)s;
+
+-- name: jobs_session_floor
+-- Find the entry so many entries of one session below another, by enqueue order.
+select seq from holdfast.job
+ where session = (select number from holdfast.session where tenant = %(tenant)s and name = %(session)s)
+   and session is not null and seq < %(before)s
+ order by seq desc limit 1 offset %(examined)s;
+
+-- name: jobs_tag_floor
+-- Find the job so many jobs with one tag below another, by enqueue order.
+select seq from holdfast.tag where tag = %(tag)s and value = %(value)s and seq < %(before)s
+ order by seq desc limit 1 offset %(examined)s;
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.

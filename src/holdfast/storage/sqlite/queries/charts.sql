@@ -51,6 +51,13 @@ delete from holdfast_failure
  where (fingerprint, at_ms, seq) in (select fingerprint, at_ms, seq from holdfast_failure
                                       where at_ms < :before order by at_ms limit :limit);
 
+-- name: failures_floor
+-- Find the position so many failures with one fingerprint below another, by time.
+select at_ms, seq from holdfast_failure
+ where fingerprint = :fingerprint and (at_ms, seq) < (:finished_before, :before)
+ order by at_ms desc, seq desc
+ limit 1 offset :examined;
+
 -- name: failures_insert
 -- Append failures of jobs, one for each row of values.
 insert into holdfast_failure (fingerprint, at_ms, seq, tenant, lane) values (?, ?, ?, ?, ?)
@@ -61,6 +68,7 @@ on conflict do nothing;
 select j.* from holdfast_failure f
  cross join holdfast_job_row j on j.seq = f.seq
  where f.fingerprint = :fingerprint and (f.at_ms, f.seq) < (:finished_before, :before)
+   and (f.at_ms, f.seq) >= (:finished_floor, :floor)
    and j.finished_at_ms = f.at_ms
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag

@@ -125,6 +125,18 @@ select value,
        exists (select 1 from holdfast_job where gate = value and state = {parked})
   from json_each(:gates);
 
+-- name: gates_waiting
+-- List the newest gates that are closed or at which jobs are parked; count these, and find the one that was due first.
+with g as (select gate, flow_limit, key, closed_until_ms from holdfast_gate order by gate desc limit :gates),
+     p as (select w.gate, count(*) as parked, min(w.due_at_ms) as due_at_ms
+             from (select j.gate, j.due_at_ms
+                   from g cross join holdfast_job j on j.gate = g.gate and j.state = {parked}
+                 limit :maximum) w
+            group by w.gate)
+select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_ms
+  from g left join p on p.gate = g.gate
+ where p.gate is not null or g.closed_until_ms > :now;
+
 -- name: job_claim_gated
 -- As job_claim, for each job its number, index and gate.
 update holdfast_job

@@ -1,5 +1,13 @@
 -- Reading jobs: by id, by number, lists, counts, backlog.
 
+-- name: backlog_affinities
+-- Count the ready jobs of each affinity, all together up to a maximum; those with the most first.
+select a.affinity, count(*)
+  from (select j.affinity from holdfast_route r
+         cross join holdfast_job j on j.route = r.route and j.state = {ready} and j.affinity is not null
+         where r.has_affinity = 1 limit :maximum) a
+ group by a.affinity order by count(*) desc, a.affinity limit :most;
+
 -- name: backlog_oldest
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
@@ -173,7 +181,7 @@ select * from holdfast_job_row where seq in (select value from json_each(:seqs))
 -- List the entries of one session, newest first, with any filter.
 select * from holdfast_job_row
  where session_number = (select number from holdfast_session where tenant = :tenant and name = :session)
-   and session_number is not null and seq < :before
+   and session_number is not null and seq < :before and seq >= :floor
    and (:root is null or coalesce(root, id) = :root)
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
@@ -190,7 +198,7 @@ select * from holdfast_job_row
 -- List the jobs with some tags by enqueue order, newest first, with any filter.
 select j.* from holdfast_tag t
  cross join holdfast_job_row j on j.seq = t.seq
- where t.tag = :tag and t.value = :value and t.seq < :before
+ where t.tag = :tag and t.value = :value and t.seq < :before and t.seq >= :floor
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
                                        where tag = w.key and value = w.value and seq = t.seq))
@@ -236,6 +244,18 @@ select * from holdfast_job_row
 -- name: jobs_order_floor
 -- Find the job so many jobs below another, by enqueue order.
 select seq from holdfast_job where seq < :before order by seq desc limit 1 offset :examined;
+
+-- name: jobs_session_floor
+-- Find the entry so many entries of one session below another, by enqueue order.
+select seq from holdfast_job
+ where session = (select number from holdfast_session where tenant = :tenant and name = :session)
+   and session is not null and seq < :before
+ order by seq desc limit 1 offset :examined;
+
+-- name: jobs_tag_floor
+-- Find the job so many jobs with one tag below another, by enqueue order.
+select seq from holdfast_tag where tag = :tag and value = :value and seq < :before
+ order by seq desc limit 1 offset :examined;
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
