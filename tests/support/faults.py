@@ -36,6 +36,11 @@ class Faults:
         self._dead = None
         self.seen.clear()
 
+    @property
+    def struck(self) -> bool:
+        """Whether a fault has occurred, and the process is dead as far as its clients know."""
+        return self._dead is not None
+
     def __call__(self, name: str) -> None:
         if self._dead is not None:
             raise self._dead

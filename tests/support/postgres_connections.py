@@ -1,6 +1,7 @@
 """Connections to PostgreSQL that stay open between tests: a new one starts a server process with empty caches.
 
-A connection of a closed client goes into the pool of the next client of the same schema.
+A connection of a closed client goes into the pool of the next client of the same schema. One whose client died, as
+far as the test says, is rolled back for that, which is what the server does if a client disconnects.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import atexit
 import os
 import select
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.storage.postgres.pool import is_idle
 from holdfast.storage.postgres.store import PostgresStore
@@ -26,8 +29,11 @@ def keep(schema: str, store: PostgresStore) -> None:
     idle.clear()
 
 
-def reuse(schema: str, store: PostgresStore) -> None:
-    """Give the usable stored connections to *store*, and let it check the schema through one of them."""
+def reuse(schema: str, store: PostgresStore, died: Callable[[], bool]) -> None:
+    """Give the usable stored connections to *store*, which then does not check the schema that this process has made.
+
+    If its process has *died*, a connection with an open transaction is rolled back.
+    """
     idle = []
     for connection in _idle.pop((os.getpid(), schema), ()):
         if _usable(connection):
@@ -35,9 +41,18 @@ def reuse(schema: str, store: PostgresStore) -> None:
         else:
             connection.close()
     if idle:
-        store._connector._examine(idle[0])
+        settings = store._connector._settings
+        [[settings.identity]] = idle[0].execute(settings.texts.reading["schema_identity"].encode(), prepare=True)
         store._connector._ready = True
     store._threads._idle += idle
+    put_back = store._threads.put_back
+
+    def roll_back(connection: psycopg.Connection[Any]) -> None:
+        if died() and _in_transaction(connection):
+            connection.pgconn.exec_(b"rollback")
+        put_back(connection)
+
+    store._threads.put_back = roll_back  # type: ignore[method-assign]
 
 
 def forget(schema: str) -> None:
@@ -49,6 +64,15 @@ def forget(schema: str) -> None:
 def _usable(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the connection is idle and the server has neither closed it nor sent anything."""
     return is_idle(connection) and not select.select([connection.fileno()], [], [], 0)[0]
+
+
+def _in_transaction(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether a transaction is open and the server waits for a statement."""
+    return (
+        not connection.closed
+        and connection.pgconn.pipeline_status == PipelineStatus.OFF
+        and connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}
+    )
 
 
 @atexit.register

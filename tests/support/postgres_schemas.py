@@ -7,6 +7,7 @@ that a test has altered, or that is still in use, is dropped instead.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import time
 import uuid
@@ -111,6 +112,26 @@ def migrated_schema() -> Iterator[str]:
         trusted = True
     finally:
         give_back(name, trusted=trusted)
+
+
+def rows(name: str) -> list[tuple[Any, ...]]:
+    """Return all rows of a schema: tables, and the rows of each as text."""
+    return _state().execute(_reading(name))
+
+
+@functools.cache
+def _reading(name: str) -> sql.Composed:
+    tables = _state().execute(
+        sql.SQL("select relname from pg_class where relnamespace = {}::regnamespace and relkind = 'r'").format(
+            sql.Literal(name)
+        )
+    )
+    return sql.SQL(" union all ").join(
+        sql.SQL("select {}, array(select t::text from {} t order by 1)").format(
+            sql.Literal(table), sql.Identifier(name, table)
+        )
+        for (table,) in tables
+    )
 
 
 def discard(name: str) -> None:

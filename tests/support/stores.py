@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -73,6 +75,16 @@ class Harness:
         self._close_clients()
         return self.open()
 
+    def rows(self) -> object:
+        """Return all rows of a durable store, read without its clients."""
+        if self._schema is not None:
+            return postgres_schemas.rows(self._schema)
+        with closing(sqlite3.connect(self._path)) as connection:
+            tables = connection.execute(
+                "select name from sqlite_schema where type = 'table' order by name"
+            ).fetchall()
+            return {name: connection.execute(f"select * from {name}").fetchall() for (name,) in tables}
+
     def close(self, *, trusted: bool = True) -> None:
         """Close the clients. After a failed test the store is not *trusted*, and no other test gets it."""
         self._close_clients()
@@ -98,5 +110,5 @@ class Harness:
         # Tables that a test creates are in the store's schema, and are dropped with it.
         url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
         store = PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)
-        postgres_connections.reuse(self._schema, store)
+        postgres_connections.reuse(self._schema, store, lambda: self.faults.struck)
         return store
