@@ -26,8 +26,8 @@ from tests.support.clock import ManualClock
 from tests.support.filesystems import MEMORY_FOLDER
 
 # Not when a fairness position was written: a full form may write it more than once.
-COLUMNS = {"fair_key": "scope, fair_key"}
-TABLES = ("job_row", "body", "event", "attempt", "fair_key", "holder", "route", "kept_key", "tag")
+COLUMNS = {"fair_key": "scope, fair_key", "job": "seq, gate"}
+TABLES = ("job_row", "body", "event", "attempt", "fair_key", "holder", "route", "kept_key", "tag", "job", "gate")
 
 
 class PairOfFiles(plain_forms.Pair):
@@ -142,6 +142,25 @@ def test_most_claims_of_a_worker_with_many_kinds_lanes_and_tenants_are_plain(tmp
     assert store.forms["claim plain"] >= 0.9 * (store.forms["claim plain"] + store.forms["claim full"])
     assert store.forms["claim full"] <= 2  # the first claim of this opened queue, and the last
     assert finding.detail.startswith("in this process: enqueue 100% of 300 jobs, claim ")
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+def test_claims_of_jobs_whose_limits_are_not_reached_are_plain_until_one_is(tmp_path: Path, limit: int) -> None:
+    store = SqliteStore(str(tmp_path / "jobs.db"), relaxed=True)
+    with queue_on(store) as queue:
+        queue.limits.set("all", kinds=["send"], concurrency=limit + 1)
+        queue.limits.set("rate", kinds=["send"], key="tenant", rate=1_000, per=1)
+        queue.enqueue_many([NewJob("send", tenant=f"tenant-{number % 5}") for number in range(80)])
+        claims = queue.claim_many(limit=limit, worker="w")
+        for _ in range(5):
+            queue.settle_many([(claim, Done()) for claim in claims])
+            claims = queue.claim_many(limit=limit, worker="w")
+        assert store.forms["claim full"] <= 1
+        assert store.forms["settle full"] == 0
+        # With one more running, a whole batch has no room.
+        assert len(queue.claim_many(limit=limit, worker="w")) == 1
+        assert queue.claim_many(limit=limit, worker="w") == []
+        assert queue.counts()["running"] == limit + 1
 
 
 def test_most_claims_of_a_worker_that_runs_them_are_plain(tmp_path: Path) -> None:

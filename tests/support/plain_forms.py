@@ -154,6 +154,10 @@ class Pair(ABC):
         for _, queue in self._both():
             queue.lanes.set("default", **options)
 
+    def set_limit(self, options: dict[str, Any]) -> None:
+        for _, queue in self._both():
+            queue.limits.set("limit", kinds=["send"], **options)
+
     def advance(self, seconds: float) -> None:
         for clock in self._clocks:
             clock.advance(seconds)
@@ -234,9 +238,24 @@ steps = st.one_of(
     st.tuples(st.just("heartbeat"), st.sampled_from([1, 2, 10]), st.sampled_from([5, 60])),
     st.tuples(st.just("advance"), st.sampled_from([0.5, 6, 31, 31])),
 )
-histories = st.tuples(st.lists(enqueues, min_size=6, max_size=10), st.lists(steps, min_size=15, max_size=25)).map(
-    lambda parts: [*parts[0], *parts[1]]
+# Half of the histories have a limit by key, which is reached in some of them.
+limits = st.tuples(
+    st.just("set_limit"),
+    st.sampled_from(
+        [
+            {"concurrency": 3},
+            {"key": "tenant", "concurrency": 30},
+            {"key": "tag:order", "concurrency": 1},
+            {"key": "tenant", "rate": 5, "per": 60},
+            {"key": "tenant", "rate": 1_000, "per": 1, "concurrency": 8},
+        ]
+    ),
 )
+histories = st.tuples(
+    st.lists(limits, max_size=1),
+    st.lists(enqueues, min_size=6, max_size=10),
+    st.lists(steps, min_size=15, max_size=25),
+).map(lambda parts: [*parts[0], *parts[1], *parts[2]])
 
 # Many jobs at once: enqueued, claimed, changed while they run, settled.
 bulks: st.SearchStrategy[Any] = st.tuples(
@@ -267,7 +286,9 @@ rounds = st.tuples(
         st.sampled_from([Done(), Done(), DIFFERENT, DIFFERENT, Failed("no", retry_after=0)]),
     ),
 ).map(lambda parts: [parts[0], *parts[1], parts[2], *parts[3], parts[4]])
-bulk_histories = st.lists(rounds, min_size=3, max_size=6).map(lambda parts: [step for part in parts for step in part])
+bulk_histories = st.tuples(st.lists(limits, max_size=1), st.lists(rounds, min_size=3, max_size=6)).map(
+    lambda parts: [*parts[0], *(step for part in parts[1] for step in part)]
+)
 
 # Sessions: entries that join or do not, several tenants, retries that block a line, turns in any order.
 entry_options = st.fixed_dictionaries(

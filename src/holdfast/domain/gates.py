@@ -13,7 +13,8 @@ from holdfast.domain.validation import Duration
 
 ALL: Final = "all"
 """The key source of a limit whose jobs share one gate, and the key of that gate."""
-_TAG: Final = "tag:"
+TAG: Final = "tag:"
+"""What precedes the name of a tag in a key source."""
 _SOURCES: Final = (ALL, "tenant", "affinity", "given")
 
 
@@ -109,16 +110,20 @@ class LimitRow(NamedTuple):
 
     def key_of(self, job: JobRow, given: str | None) -> str | None:
         """Return the key of *job*; None if it has none and is not limited."""
+        return self.key_among(job.tenant, job.affinity, job.tags_json, given)
+
+    def key_among(self, tenant: str, affinity: str | None, tags_json: str, given: str | None) -> str | None:
+        """As `key_of`, by the columns of a job."""
         source = self.key_source
         if source == "tenant":
-            return job.tenant
+            return tenant
         if source == "affinity":
-            return job.affinity
+            return affinity
         if source == "given":
             return given
         if source == ALL:
             return ALL
-        tag: str | None = strict_json.decode(job.tags_json).get(source.removeprefix(_TAG))
+        tag: str | None = strict_json.decode(tags_json).get(source.removeprefix(TAG))
         return tag
 
     @property
@@ -173,13 +178,26 @@ def room(limit: LimitRow, gate: Gate, running: int, now_ms: int) -> Room:
     return Room(0, -((-used_us + (limit.burst or 1) * step_us - step_us) // 1000))
 
 
+def have_room(limit: LimitRow, until_us: int, running: int, starts: int, now_ms: int) -> bool:
+    """Return whether so many jobs may start together at an open gate: `room`, for claims of many keys."""
+    if limit.concurrency is not None and running + starts > limit.concurrency:
+        return False
+    burst_us = (limit.burst or 1) * limit.step_us
+    return limit.rate is None or used_until_us(limit, until_us, starts, now_ms) - now_ms * 1000 <= burst_us
+
+
+def used_until_us(limit: LimitRow, until_us: int, starts: int, now_ms: int) -> int:
+    """Return the time up to which a rate is used up after so many starts."""
+    return max(until_us, now_ms * 1000) + starts * limit.step_us
+
+
 def started(limit: LimitRow, gate: Gate, starts: int, now_ms: int) -> Gate:
     """Return *gate* after so many starts."""
     if starts and gate.closed_until_ms:
         gate = gate._replace(closed_until_ms=PROBED)
     if limit.rate is None or not starts:
         return gate
-    return gate._replace(until_us=max(gate.until_us, now_ms * 1000) + starts * limit.step_us)
+    return gate._replace(until_us=used_until_us(limit, gate.until_us, starts, now_ms))
 
 
 PROBED: Final = 1
@@ -243,7 +261,7 @@ def _count(options: Mapping[str, Any], field: str, high: int) -> int | None:
 
 def _source(value: object) -> str:
     text = validation.name(value, "key")
-    if text in _SOURCES or (text.startswith(_TAG) and len(text) > len(_TAG)):
+    if text in _SOURCES or (text.startswith(TAG) and len(text) > len(TAG)):
         return text
     raise errors.InvalidInput("key", f"must be one of {', '.join(_SOURCES)} or tag:NAME, not {text!r}")
 

@@ -316,6 +316,8 @@ SharedQuery: TypeAlias = Literal[
 """The queries that both SQL engines have."""
 
 SqliteQuery: TypeAlias = Literal[
+    "gates_read",
+    "gates_start",
     "bodies_delete",
     "holder_insert",
     "holders_delete_unused",

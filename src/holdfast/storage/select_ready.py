@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.domain import claim_order, claims, routing
 from holdfast.storage import query_names, sql_queries
-from holdfast.storage.contract import ReadyJobs
+from holdfast.storage.contract import ReadyJobs, ReadyRequest
 from holdfast.storage.sql_transaction import SqlTransaction
 
 # How many other affinities a claim looks at when the time of its own has expired.
@@ -109,6 +109,20 @@ def choose_from(
         else {claim_order.level_of(head, preference): last_fair_key for head in offer.heads}
     )
     return claim_order.choose(offer.heads, limit, preference, fair_keys, offer.unfinished)
+
+
+async def select_alone(tx: SqlTransaction, selection_request: ReadyRequest) -> ReadyJobs | None:
+    """Choose ready jobs of the first level that has any, up to the limit, in claim order, without locks."""
+    request, preference, routes, limit = selection_request[:4]
+    level = await first_level(tx, request, routes, limit)
+    if level is None:
+        return None
+    if is_one_stream(level, preference):
+        return await select_stream(tx, level, preference, limit)
+    offer = await offer_of(tx, level, preference)
+    chosen = choose_from(offer, limit, preference)
+    jobs = {job.seq: job for job in await tx.jobs_by_seq([candidate.seq for candidate in chosen])}
+    return ReadyJobs([jobs[candidate.seq] for candidate in chosen], *offer.fair_position)
 
 
 # --- the level -----------------------------------------------------------------------------------------------------

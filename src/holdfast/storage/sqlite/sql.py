@@ -12,7 +12,7 @@ from holdfast.storage.query_names import QueryName, SharedQuery, SqliteQuery
 _READY_COLUMNS: Final = """j.seq, j.id, j.tenant, j.fair_key, j.priority, j.affinity,
        coalesce(j.payload, (select b.payload from holdfast_body b where b.seq = j.seq)), j.enqueued_at_ms,
        j.due_at_ms, j.deadline_at_ms, j.attempt, j.max_attempts, j.epoch, j.unacknowledged, j.cancel_requested,
-       j.suspect, j.dedupe_key, j.dedupe_kind, j.event_count, j.route, j.extra, j.root"""
+       j.suspect, j.dedupe_key, j.dedupe_kind, j.event_count, j.route, j.extra, j.root, j.gate"""
 # The guards of plain claims: the routing is current, no maintenance is due, no claim has the chosen token, if any.
 _NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'routing_version') = :version
    and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)

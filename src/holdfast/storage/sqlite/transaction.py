@@ -17,10 +17,10 @@ from holdfast.domain.routing import Route, RoutingTable
 from holdfast.storage.contract import OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.query_names import QueryName
-from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
+from holdfast.storage.select_ready import select_alone
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
-from holdfast.storage.sqlite import narrow_rows, sql
+from holdfast.storage.sqlite import narrow_rows, plain_gates, sql
 from holdfast.storage.sqlite.health import examine, form_findings
 from holdfast.storage.sqlite.narrow_rows import PAYLOAD_CHARS_MAX
 
@@ -198,16 +198,19 @@ class SqliteTransaction(SqlTransaction):
         if not rows or _is_recorded(rows[0]) or (not one_job and any(map(_is_recorded, rows))):
             return None
         claimed = _PlainClaim(plans.routing, request, now)
-        if one_job:
-            [row] = rows
+        if plan.name == "ready_plain_stream":
+            rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
+        row = rows[-1]
+        if plan.gated:
+            counting = await plain_gates.admit(self, plans.routing, rows, now)
+            if counting is None:
+                return None
+            await self._lease_many(claimed, rows, counting)
+        elif one_job:
             await self._lease_one(claimed, row)
-            claims = [_claim_of(claimed, row, 0)]
         else:
-            if plan.name == "ready_plain_stream":
-                rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
-            row = rows[-1]
             await self._lease_many(claimed, rows)
-            claims = [_claim_of(claimed, row, index) for index, row in enumerate(rows)]
+        claims = [_claim_of(claimed, row, index) for index, row in enumerate(rows)]
         self._forms["claim plain"] += 1
         last_fair_key, fair_key, scope = row[0], row[4], f"{plan.scope}{row[5]}"
         if len(rows) < request.limit:
@@ -227,11 +230,12 @@ class SqliteTransaction(SqlTransaction):
         values = (row[1], row[-1], request.lease_token, lease_until_ms, now.wall_ms, request.acknowledged)
         self._cursor.execute(_CLAIM_NEXT, values)
 
-    async def _lease_many(self, claimed: "_PlainClaim", rows: Sequence[Row]) -> None:
+    async def _lease_many(
+        self, claimed: "_PlainClaim", rows: Sequence[Row], counting: Sequence[int | None] | None = None
+    ) -> None:
+        """Lease the jobs of *rows*, each at the gate that counts it if they are *counting*."""
         _, request, now = claimed
-        values = {
-            "indexes": {row[1]: index for index, row in enumerate(rows)},
-            "counted": 0,
+        values: dict[str, Any] = {
             "acknowledged": request.acknowledged,
             "worker": request.worker,
             "incarnation": request.incarnation,
@@ -239,6 +243,13 @@ class SqliteTransaction(SqlTransaction):
             "lease_until_ms": now.lease_ms + request.lease_ms,
             "started_at_ms": now.wall_ms,
         }
+        if counting is not None:
+            values["claimed"] = [
+                (row[1], index, gate) for index, (row, gate) in enumerate(zip(rows, counting, strict=True))
+            ]
+            await self._write_gated_claims(values, len(rows))
+            return
+        values["indexes"], values["counted"] = {row[1]: index for index, row in enumerate(rows)}, 0
         await self._write_claims(values, len(rows))
 
     async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
@@ -255,7 +266,8 @@ class SqliteTransaction(SqlTransaction):
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
         cursor = self._cursor
         self._observe("job_done_unchanged")
-        cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count))
+        gated = self._may_be_gated(claim)
+        cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, gated))
         rows: Rows = []
         if cursor.rowcount:
             finished: Row = (priority, None, None, 0, event_count + 1, False)
@@ -272,7 +284,17 @@ class SqliteTransaction(SqlTransaction):
         self._forms["settle plain"] += 1
         if rows:
             await self._wake_after(rows, now)
+        elif gated:
+            await self.wake_gates([seq], now)
         return {seq: finished}
+
+    def _may_be_gated(self, claim: Claim) -> bool:
+        """Return whether a job probably holds a permit; what is written does not depend on it."""
+        plans = self._cache.plans()
+        if plans is None or not plans.routing.limits:
+            return False
+        job = columns_of(claim.job)
+        return bool(plans.routing.limits_of(job.lane, job.kind))
 
     async def _finish_many(
         self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]], now: Now
@@ -307,8 +329,8 @@ class SqliteTransaction(SqlTransaction):
         """Append wake rows of finished jobs for which others wait, and of gates where they held a permit."""
         if awaited := [row[0] for row in rows if row[-2]]:
             await self.add_wakes("parent", awaited, now)
-        if gates := {row[-1] for row in rows if row[-1] is not None}:
-            await self.add_wakes("gate", sorted(gates), now)
+        if gated := [row[0] for row in rows if row[-1] is not None]:
+            await self.wake_gates(gated, now)
 
     async def _finish_group(
         self, first: Claim, results: dict[int, str | None], held: Mapping[str, Any]
@@ -316,7 +338,8 @@ class SqliteTransaction(SqlTransaction):
         """Finish the jobs of one claim if all are held, and none has changed or concerns others; else do nothing."""
         columns = columns_of(first.job)
         priority, event_count = columns.priority, columns.event_count
-        values: dict[str, Any] = {"priority": priority, "event_count": event_count, **held}
+        gated = self._may_be_gated(first)
+        values: dict[str, Any] = {"priority": priority, "event_count": event_count, "gated": gated, **held}
         name: QueryName = "job_done_same"
         different = set(results.values())
         if len(different) == 1:
@@ -328,6 +351,8 @@ class SqliteTransaction(SqlTransaction):
         if changed != len(results):
             await self.query("savepoint_undo")
         await self.query("savepoint_keep")
+        if gated and changed == len(results):
+            await self.wake_gates(list(results), Now(held["now"], held["lease_now"]))
         current = (priority, None, None, 0, event_count + 1, False)
         return dict.fromkeys(results, current) if changed == len(results) else None
 
@@ -377,9 +402,14 @@ class SqliteTransaction(SqlTransaction):
             raise OvertakenError(f"job_claim changed {changed} of {expected} rows")
 
     async def _write_gated_claims(self, values: dict[str, Any], expected: int) -> None:
-        # The worker may have no number, as in `_write_claims`, and claims of gated jobs are not that frequent.
-        await self.query("holder_insert", {name: values[name] for name in ("worker", "incarnation", "started_at_ms")})
-        await super()._write_gated_claims(values, expected)
+        [[changed]] = await self.query("job_claim_gated", values)
+        if not changed:
+            # As in `_write_claims`.
+            names = ("worker", "incarnation", "started_at_ms")
+            await self.query("holder_insert", {name: values[name] for name in names})
+            await super()._write_gated_claims(values, expected)
+        elif changed != expected:
+            raise OvertakenError(f"job_claim_gated changed {changed} of {expected} rows")
 
     async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
         """Store that jobs are no longer suspect."""
@@ -405,7 +435,7 @@ class SqliteTransaction(SqlTransaction):
 
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose ready jobs in claim order; there is no other writer to take them."""
-        selected = await select_ready(self, request)
+        selected = await select_alone(self, request)
         if selected is not None:
             self._forms["claim full"] += 1
         return selected
@@ -445,7 +475,7 @@ _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
 )
 _HELD_PARAMETERS: Final = ("seq", "result", "now", "epoch", "token", "lease_now")
-_, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count")
+_, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count", "gated")
 _, _DONE_HELD = sql.numbered("job_done_held_one", *_HELD_PARAMETERS)
 _, _APPEND_DONE = sql.numbered("events_append_done_one", "seq", "at_ms")
 _EXTRA: Final = 21
@@ -471,6 +501,8 @@ class _PlainSelection(NamedTuple):
     """The number of the only route, or a list of numbers as JSON."""
     scope: str
     """The text that precedes the priority in the fairness scope."""
+    gated: bool
+    """Whether jobs may need room at a gate."""
 
 
 class _Plans:
@@ -512,12 +544,10 @@ class _Plans:
         routes = routing.serving(request.lanes, request.kinds, request.capabilities)
         if not routing.recorded_lanes.isdisjoint(request.lanes) or not routes or len(routes) > _PLAIN_ROUTES_MAX:
             return None
-        if routing.is_gated(routes):
-            return None
         numbers = [route.number for route in routes]
         name, text = _PLAIN_QUERIES[len(routes) == 1, request.limit == 1]
         shown = numbers[0] if len(routes) == 1 else strict_json.compact(numbers)
-        return _PlainSelection(name, text, shown, request.fair_scope_prefix())
+        return _PlainSelection(name, text, shown, request.fair_scope_prefix(), routing.is_gated(routes))
 
 
 class _PlainClaim(NamedTuple):
@@ -567,17 +597,3 @@ class _ClaimedRow(LazyRow):
         """Return the row."""
         routing, request, now = self._claim
         return transitions.claim(narrow_rows.ready_job(routing, self._row), request, self._index, now).after
-
-
-async def select_ready(tx: SqlTransaction, selection_request: ReadyRequest) -> ReadyJobs | None:
-    """Choose ready jobs of the first level that has any, up to the limit, in claim order."""
-    request, preference, routes, limit = selection_request[:4]
-    level = await first_level(tx, request, routes, limit)
-    if level is None:
-        return None
-    if is_one_stream(level, preference):
-        return await select_stream(tx, level, preference, limit)
-    offer = await offer_of(tx, level, preference)
-    chosen = choose_from(offer, limit, preference)
-    jobs = {job.seq: job for job in await tx.jobs_by_seq([candidate.seq for candidate in chosen])}
-    return ReadyJobs([jobs[candidate.seq] for candidate in chosen], *offer.fair_position)

@@ -387,10 +387,14 @@ create index holdfast_job_suspect on holdfast_job (suspect, state, holder)
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
     where deadline_at_ms is not null and state < 10;
 
--- Jobs at gates: running ones hold a permit, ready ones were offered one, parked ones wait in the order of claims.
--- Finished ones keep their gate.
-create index holdfast_job_gate on holdfast_job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
-    where gate is not null;
+-- Jobs at gates: parked ones wait in the order of claims, ready ones were offered room, running ones hold a permit.
+-- Finished ones keep their gate, and are in none of these indexes.
+create index holdfast_job_parked on holdfast_job (gate, route, priority desc, fair_key, due_at_ms, seq)
+    where gate is not null and state = 3;
+create index holdfast_job_offered on holdfast_job (gate, route)
+    where gate is not null and state = 5;
+create index holdfast_job_permit on holdfast_job (gate)
+    where gate is not null and state = 10;
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)

@@ -89,7 +89,9 @@ select g.gate, g.flow_limit, g.key from json_each(:pairs) p
 -- Read some gates that no job names and that keep nothing in mind.
 select gate from holdfast_gate g
  where until_us <= :now * 1000 and closed_until_ms <= :now
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state in ({parked}, {ready}, {running}))
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {ready})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {running})
    and not exists (select 1 from holdfast_wake w where w.target = 'gate' and w.number = g.gate)
  limit :limit;
 
@@ -110,13 +112,25 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
   join holdfast_gate g on g.flow_limit = l.number and g.key = :key
  order by l.name;
 
+-- name: gates_read
+-- Read the gates of these limits and keys, each with the number of jobs that hold a permit if it matters.
+select g.flow_limit, g.key, g.gate, g.until_us, g.closed_until_ms,
+       case when p.value ->> 2 then (select count(*) from holdfast_job where gate = g.gate and state = {running}) else 0 end
+  from json_each(:pairs) p
+  join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1;
+
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast_gate g
  where exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked})
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state in ({ready}, {running}))
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {ready})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {running})
    and not exists (select 1 from holdfast_wake w where w.target = 'gate' and w.number = g.gate)
  limit :limit;
+
+-- name: gates_start
+-- Write how far starts have used up rates, one gate for each row of values.
+update holdfast_gate set until_us = ? where gate = ?;
 
 -- name: gates_use
 -- For each gate: the number of jobs that hold a permit, and whether any is parked at it.
@@ -212,10 +226,13 @@ update holdfast_meta set value = '1' where name = 'limits';
 select value from holdfast_meta where name = 'limits';
 
 -- name: wake_gates
--- Append wake rows of the gates of jobs.
+-- Append wake rows of the gates of jobs, if a job is parked there, or the gate was closed. There is one writer: whatever is
+-- parked later sees that these jobs have left the gate.
 insert into holdfast_wake (at_ms, target, number)
-select distinct :now, 'gate', gate from holdfast_job
- where seq in (select value from json_each(:seqs)) and gate is not null;
+select :now, 'gate', g.gate from holdfast_gate g
+ where g.gate in (select gate from holdfast_job where seq in (select value from json_each(:seqs)) and gate is not null)
+   and (g.closed_until_ms > 0
+        or exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked}));
 
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.

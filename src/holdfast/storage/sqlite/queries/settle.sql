@@ -46,7 +46,7 @@ update holdfast_job
   from json_each(:results) r
  where seq = cast(r.key as integer) and +state = {running} and epoch = :epoch and lease_token = :token
    and lease_until_ms > :lease_now and priority = :priority and event_count = :event_count and phase is null
-   and percent is null and cancel_requested = 0 and awaited = 0 and gate is null and dedupe_key is null and session is null;
+   and percent is null and cancel_requested = 0 and awaited = 0 and (gate is null or :gated) and dedupe_key is null and session is null;
 
 -- name: job_done_held
 -- Finish running jobs as done if their lease is held: for each its epoch, lease token and result. Return what may have
@@ -82,7 +82,7 @@ update holdfast_job
                                   '$.failure_traceback'), '{}')
  where seq in (select value from json_each(:seqs)) and +state = {running} and epoch = :epoch and lease_token = :token
    and lease_until_ms > :lease_now and priority = :priority and event_count = :event_count and phase is null
-   and percent is null and cancel_requested = 0 and awaited = 0 and gate is null and dedupe_key is null and session is null;
+   and percent is null and cancel_requested = 0 and awaited = 0 and (gate is null or :gated) and dedupe_key is null and session is null;
 
 -- name: job_done_unchanged
 -- As job_done_same, for one job.
@@ -93,7 +93,7 @@ update holdfast_job
                                   '$.failure_traceback'), '{}')
  where seq = :seq and state = {running} and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
    and priority = :priority and event_count = :event_count and phase is null and percent is null
-   and cancel_requested = 0 and awaited = 0 and gate is null and dedupe_key is null and session is null;
+   and cancel_requested = 0 and awaited = 0 and (gate is null or :gated) and dedupe_key is null and session is null;
 
 -- name: job_lease
 -- Extend leases and write whether they are acknowledged, one for each row of values, only if each job still has the
