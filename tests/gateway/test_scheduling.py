@@ -250,3 +250,34 @@ def test_a_caller_who_waits_is_told_its_position_and_an_estimate(
     assert jobs[1]["estimate_seconds"] < jobs[0]["estimate_seconds"] < jobs[2]["estimate_seconds"]
     assert [answer.rest()[:1] for answer in (first, *others)] == [b"{"] * 4
     assert [one["model"] for one in upstream.generations] == ["llama:8b", "llama:8b", "qwen:7b", "qwen:7b"]
+
+
+def test_a_budget_of_tokens_per_caller_and_model_holds_back_what_exceeds_it(
+    served: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.tokens = 3
+    limit: Any = {
+        "kinds": ["model.local"],
+        "key": "tenant+tag:model",
+        "rate": 2_000,
+        "per": 3_600,
+        "weight": "tokens",
+    }
+    served.queue.limits.set("budget", **limit)
+
+    def left() -> int:
+        served.queue.claim_many(kinds=["none"])
+        [use] = served.queue.limits.show("default / llama:8b")
+        return use.left or 0
+
+    for _ in range(3):
+        # Each may use more than 900, and uses ten.
+        assert served.generate(options={"num_predict": 900}).status == 200
+        wait_until(lambda: left() > 1_900)
+    served.open(options={"num_predict": 5_000})
+    # More than the budget: it starts once nothing of it is used.
+    wait_until(lambda: served.jobs("parked"))
+    # Other callers and other models have their own.
+    assert served.generate(headers={"holdfast-tenant": "other"}).status == 200
+    assert served.generate(model="qwen:7b").status == 200
+    assert len(served.jobs("parked")) == 1

@@ -49,6 +49,10 @@ SHOWN = {
         "0 calls, reports: ['ada', 'grace']",
         "most calls at once: {'ada': 2, 'grace': 2}",
     ],
+    "token_budget.py": [
+        "8 pages, 1,200 tokens used of 3,200 that were asked for",
+        "most tokens at once: 1,000",
+    ],
     "pipeline.py": [
         "oldest: step 33 of 56 indexes the first page; at most 24 pages wait half done",
         "oldest: published [0, 1, 2, 3, 4, 5, 6, 7]",

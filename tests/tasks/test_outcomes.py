@@ -150,6 +150,26 @@ def test_a_failure_brings_nothing_that_was_collected() -> None:
     assert ended(Failed("no"), state=state) == Failed("no")
 
 
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        (None, Done(usage={"tokens": 7})),
+        (Done(1, usage={"tokens": 9}), Done(1, usage={"tokens": 9})),
+        (Failed("no"), Failed("no", usage={"tokens": 7})),
+        (Deferred(after=3), Deferred(after=3, usage={"tokens": 7})),
+        (Released(), Released()),
+    ],
+)
+def test_what_was_used_is_reported_with_any_outcome_but_a_release(value: object, outcome: Outcome) -> None:
+    state = running()
+    context_of(state).used(tokens=3)
+    context_of(state).used(tokens=4)
+    with pytest.raises(InvalidInput, match=r"usage\.tokens"):
+        context_of(state).used(tokens=-1)
+
+    assert ended(value, state=state) == outcome
+
+
 # --- raised --------------------------------------------------------------------------------------------------------
 
 

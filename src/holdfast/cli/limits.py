@@ -34,6 +34,7 @@ def limits() -> None:
     Examples:
       holdfast limits set llm --kind llm.call --key tenant --concurrency 2
       holdfast limits set api --lane partner --rate 60 --per 1m --burst 10
+      holdfast limits set tokens --kind llm.call --key tenant --rate 90000 --weight tokens
     """,
 )
 @click.argument("name")
@@ -44,6 +45,7 @@ def limits() -> None:
 @click.option("--rate", type=int, metavar="N", help="How many jobs of one key start in --per.")
 @click.option("--per", type=params.DURATION, metavar="DURATION", help="The time of --rate. Default: 1m.")
 @click.option("--burst", type=int, metavar="N", help="How many may start at once. Default: --rate.")
+@click.option("--weight", metavar="NAME", help="What --rate counts instead of starts, such as tokens.")
 @pass_terminal
 def set_(terminal: Terminal, /, name: str, **given: Any) -> None:
     """Set a limit, or change the one of this name."""
@@ -59,7 +61,10 @@ def _amount(one: Limit) -> str:
         parts.append(f"{one.concurrency} at once")
     if one.rate is not None:
         per = formatting.duration((one.per or 0) * 1000)
-        parts.append(f"{one.rate} starts in {per}" + ("" if one.burst == one.rate else f", burst {one.burst}"))
+        parts.append(
+            f"{one.rate} {one.weight or 'starts'} in {per}"
+            + ("" if one.burst == one.rate else f", burst {one.burst}")
+        )
     return "; ".join(parts)
 
 
@@ -119,6 +124,7 @@ def show(terminal: Terminal, key: str) -> None:
             tables.Column("LIMIT", [one.limit for one in found]),
             tables.Column("RUNNING", [_running(one) for one in found]),
             tables.Column("PARKED", [str(one.parked) for one in found]),
+            tables.Column("LEFT", ["" if one.left is None else f"{one.left:,}" for one in found], hide_if=""),
             tables.Column("OPENS", [_opens(one, terminal) for one in found], hide_if=""),
         ]
         terminal.show(tables.table(columns, terminal.out.width))

@@ -15,6 +15,10 @@ ALL: Final = "all"
 """The key source of a limit whose jobs share one gate, and the key of that gate."""
 TAG: Final = "tag:"
 """What precedes the name of a tag in a key source."""
+_AND: Final = "+"
+"""Between the parts of a key source."""
+_JOINED: Final = " / "
+"""Between the parts of a key."""
 _SOURCES: Final = (ALL, "tenant", "affinity", "given")
 
 
@@ -26,8 +30,8 @@ class LimitOptions(TypedDict, total=False):
     lanes: Sequence[str] | None
     """The lanes of its jobs."""
     key: str
-    """What its jobs are counted by: `tenant`, `affinity`, `tag:NAME`, `given` (`limit_key` of `enqueue`), or `all`
-    (default): all of them together."""
+    """What its jobs are counted by: `tenant`, `affinity`, `tag:NAME`, `given` (`limit_key` of `enqueue`), several of
+    these joined by `+`, or `all` (default): all of them together."""
     concurrency: int | None
     """How many jobs of one key run at once."""
     rate: int | None
@@ -36,6 +40,9 @@ class LimitOptions(TypedDict, total=False):
     """The time of `rate` in seconds; default 60."""
     burst: int | None
     """How many of them may start at once after a pause; default `rate`."""
+    weight: str | None
+    """What `rate` and `burst` count instead of starts, such as `tokens`. A job has as many as its `limit_weight`, or
+    else as the number of this name in its payload, or else 1; the `usage` of its outcome corrects it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ class Limit:
     """The time of `rate` in seconds."""
     burst: int | None
     """How many of them may start at once after a pause."""
+    weight: str | None = None
+    """What `rate` and `burst` count, such as `tokens`; None means starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,8 @@ class KeyUse:
     """When the next job may start, if time alone decides; None if one may start now, or after the end of another."""
     closed: bool
     """Whether a handler has closed the key: `Retry(after=…, closes=True)`."""
+    left: int | None = None
+    """How much of the rate may start now; below 0 if jobs have used more than their weight; None without a rate."""
 
 
 class WaitingGate(NamedTuple):
@@ -103,6 +114,7 @@ class LimitRow(NamedTuple):
     rate: int | None
     period_ms: int | None
     burst: int | None
+    weight: str | None = None
 
     def concerns(self, lane: str, kind: str) -> bool:
         """Return whether jobs of this lane and kind are limited."""
@@ -114,27 +126,33 @@ class LimitRow(NamedTuple):
 
     def key_among(self, tenant: str, affinity: str | None, tags_json: str, given: str | None) -> str | None:
         """As `key_of`, by the columns of a job."""
-        source = self.key_source
-        if source == "tenant":
-            return tenant
-        if source == "affinity":
-            return affinity
-        if source == "given":
-            return given
-        if source == ALL:
-            return ALL
-        tag: str | None = strict_json.decode(tags_json).get(source.removeprefix(TAG))
-        return tag
+        columns = {"tenant": tenant, "affinity": affinity, "given": given, ALL: ALL}
+        found: list[str] = []
+        for source in self.key_source.split(_AND):
+            part = columns[source] if source in columns else strict_json.decode(tags_json).get(source[len(TAG) :])
+            if part is None:
+                return None
+            found.append(part)
+        return found[0] if len(found) == 1 else _JOINED.join(found)
 
     @property
     def subject(self) -> tuple[object, ...]:
         """Which jobs are counted and how: a change of it starts with new gates."""
         return (self.kinds, self.lanes, self.key_source)
 
-    @property
-    def step_us(self) -> int:
-        """The microseconds between two starts at the full rate."""
-        return (self.period_ms or 0) * 1000 // (self.rate or 1)
+    def cost_us(self, weight: int) -> int:
+        """Return the microseconds of the full rate that a start of this weight uses up."""
+        return weight * (self.period_ms or 0) * 1000 // (self.rate or 1)
+
+    def weight_of(self, job: JobRow, given: int | None) -> int:
+        """Return what a start of *job* counts: 1, unless the limit counts weights and the job has one."""
+        if self.weight is None:
+            return 1
+        if given is not None:
+            return given
+        payload = strict_json.decode(job.payload_json)
+        found = payload.get(self.weight) if isinstance(payload, dict) else None
+        return min(max(found, 1), limits.LIMIT_WEIGHT_MAX) if type(found) is int else 1
 
 
 class Gate(NamedTuple):
@@ -154,50 +172,87 @@ class Gate(NamedTuple):
     """When a wake row looks at it again, if that is later than now."""
 
 
-class Room(NamedTuple):
-    """How many jobs may start now, and when the next may if time alone decides."""
+class Room:
+    """The room at a gate, while a claim takes it."""
 
-    free: int
-    opens_at_ms: int | None = None
+    __slots__ = ("_gate", "_left_us", "_limit", "_now_ms", "_used_us", "jobs")
 
+    def __init__(self, limit: LimitRow, gate: Gate, running: int, now_ms: int) -> None:
+        self._limit = limit
+        self._gate = gate
+        self._now_ms = now_ms
+        self.jobs = limits.CLAIM_MAX if limit.concurrency is None else max(limit.concurrency - running, 0)
+        """How many more may run."""
+        if gate.closed_until_ms:
+            self.jobs = 0 if gate.closed_until_ms > now_ms or running else min(self.jobs, 1)
+        self._used_us = max(gate.until_us, now_ms * 1000)
+        self._left_us = limit.cost_us(limit.burst or 1) + now_ms * 1000 - self._used_us
 
-def room(limit: LimitRow, gate: Gate, running: int, now_ms: int) -> Room:
-    """Return the room at *gate*, while *running* jobs hold a permit."""
-    if gate.closed_until_ms > now_ms:
-        return Room(0, gate.closed_until_ms)
-    free = limits.CLAIM_MAX if limit.concurrency is None else max(limit.concurrency - running, 0)
-    if gate.closed_until_ms:
-        free = min(free, 0 if running else 1)
-    if limit.rate is None or not free:
-        return Room(free)
-    step_us, now_us = limit.step_us, now_ms * 1000
-    used_us = max(gate.until_us, now_us)
-    starts = ((limit.burst or 1) * step_us - (used_us - now_us)) // step_us
-    if starts > 0:
-        return Room(min(free, starts))
-    return Room(0, -((-used_us + (limit.burst or 1) * step_us - step_us) // 1000))
+    def admits(self, weight: int = 1) -> bool:
+        """Return whether a job may start. One that weighs more than the burst starts once nothing of it is used."""
+        return self.jobs > 0 and (self._limit.rate is None or self._needed_us(weight) <= self._left_us)
+
+    def _needed_us(self, weight: int) -> int:
+        return self._limit.cost_us(min(weight, self._limit.burst or 1))
+
+    def take(self, weight: int = 1) -> None:
+        """Start a job."""
+        cost_us = self._limit.cost_us(weight)
+        self.jobs -= 1
+        self._used_us += cost_us
+        self._left_us -= cost_us
+
+    @property
+    def free(self) -> int:
+        """How many jobs of weight 1 may start."""
+        return self.jobs if self._limit.rate is None else max(min(self.jobs, self.left or 0), 0)
+
+    @property
+    def left(self) -> int | None:
+        """How much of the rate is left; None without a rate."""
+        limit = self._limit
+        if limit.rate is None or limit.period_ms is None:
+            return None
+        return self._left_us * limit.rate // (limit.period_ms * 1000)
+
+    def opens_at_ms(self, weight: int = 1) -> int | None:
+        """Return when a job may start, if time alone decides; None if it may now, or if others have to end."""
+        if self._gate.closed_until_ms > self._now_ms:
+            return self._gate.closed_until_ms
+        short_us = self._needed_us(weight) - self._left_us
+        if not self.jobs or self._limit.rate is None or short_us <= 0:
+            return None
+        return self._now_ms - (-short_us // 1000)
+
+    def gate_after(self, starts: int) -> Gate:
+        """Return the gate after what was taken, by so many starts."""
+        gate = self._gate
+        if starts and gate.closed_until_ms:
+            gate = gate._replace(closed_until_ms=PROBED)
+        return gate._replace(until_us=self._used_us) if starts and self._limit.rate is not None else gate
 
 
 def have_room(limit: LimitRow, until_us: int, running: int, starts: int, now_ms: int) -> bool:
-    """Return whether so many jobs may start together at an open gate: `room`, for claims of many keys."""
+    """Return whether so many jobs of weight 1 may start at an open gate: as `Room`, for claims of many keys."""
     if limit.concurrency is not None and running + starts > limit.concurrency:
         return False
-    burst_us = (limit.burst or 1) * limit.step_us
-    return limit.rate is None or used_until_us(limit, until_us, starts, now_ms) - now_ms * 1000 <= burst_us
+    if limit.rate is None:
+        return True
+    return used_until_us(limit, until_us, starts, now_ms) - now_ms * 1000 <= limit.cost_us(limit.burst or 1)
 
 
-def used_until_us(limit: LimitRow, until_us: int, starts: int, now_ms: int) -> int:
-    """Return the time up to which a rate is used up after so many starts."""
-    return max(until_us, now_ms * 1000) + starts * limit.step_us
+def used_until_us(limit: LimitRow, until_us: int, weight: int, now_ms: int) -> int:
+    """Return the time up to which a rate is used up after starts of this weight."""
+    return max(until_us, now_ms * 1000) + limit.cost_us(weight)
 
 
-def started(limit: LimitRow, gate: Gate, starts: int, now_ms: int) -> Gate:
-    """Return *gate* after so many starts."""
-    if starts and gate.closed_until_ms:
-        gate = gate._replace(closed_until_ms=PROBED)
-    if limit.rate is None or not starts:
+def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
+    """Return *gate* after jobs have used so much more than they weighed, or less if it is negative."""
+    if limit.rate is None:
         return gate
-    return gate._replace(until_us=used_until_us(limit, gate.until_us, starts, now_ms))
+    if weight > 0:
+        return gate._replace(until_us=used_until_us(limit, gate.until_us, weight, now_ms))
+    return gate._replace(until_us=max(gate.until_us - limit.cost_us(-weight), 0))
 
 
 PROBED: Final = 1
@@ -207,6 +262,40 @@ PROBED: Final = 1
 def reopened(gate: Gate, running: int) -> Gate:
     """Return *gate* open if the first job after it was closed has ended, and has not closed it again."""
     return gate._replace(closed_until_ms=0) if gate.closed_until_ms == PROBED and not running else gate
+
+
+class GivenForLimits(NamedTuple):
+    """What a job was given for limits when it was enqueued."""
+
+    key: str | None
+    weight: int | None
+
+
+def check_given(options: Mapping[str, Any], *, in_session: bool) -> GivenForLimits | None:
+    """Validate the options of a job that concern limits; None if there are none."""
+    key = validation.optional_name(options.get("limit_key"), "limit_key", limits.LIMIT_KEY_CHARS_MAX)
+    weight = options.get("limit_weight")
+    if weight is not None:
+        weight = validation.integer(weight, "limit_weight", 1, limits.LIMIT_WEIGHT_MAX)
+    if key is None and weight is None:
+        return None
+    if in_session:
+        field = "limit_weight" if key is None else "limit_key"
+        raise errors.InvalidInput(field, "cannot be given for a session entry: limits do not apply to it")
+    return GivenForLimits(key, weight)
+
+
+def check_usage(usage: object) -> tuple[tuple[str, int], ...]:
+    """Validate what an attempt reports as used, and return it in order of the names."""
+    if not isinstance(usage, Mapping):
+        raise errors.InvalidInput("usage", f"must be a dict such as {{'tokens': 812}}, not {type(usage).__name__}")
+    if len(usage) > limits.USAGES_MAX:
+        raise errors.InvalidInput("usage", f"has {len(usage)} entries; the limit is {limits.USAGES_MAX}")
+    used = {validation.name(name, "usage", limits.LIMIT_NAME_CHARS_MAX): value for name, value in usage.items()}
+    return tuple(
+        (name, validation.integer(value, f"usage.{name}", 0, limits.LIMIT_WEIGHT_MAX))
+        for name, value in sorted(used.items())
+    )
 
 
 # --- validation ----------------------------------------------------------------------------------------------------
@@ -229,19 +318,21 @@ def check_limit(name: object, options: Mapping[str, Any]) -> LimitRow:
     if kinds is None and lanes is None:
         raise errors.InvalidInput("kinds", "must be given, or lanes: a limit concerns certain kinds or lanes")
     concurrency = _count(options, "concurrency", limits.LIMIT_CONCURRENCY_MAX)
-    rate = _count(options, "rate", limits.LIMIT_RATE_MAX)
-    burst = _count(options, "burst", limits.LIMIT_RATE_MAX)
+    weight = options.get("weight")
+    rate_max = limits.LIMIT_RATE_MAX if weight is None else limits.LIMIT_WEIGHT_MAX
+    rate, burst = _count(options, "rate", rate_max), _count(options, "burst", rate_max)
     if concurrency is None and rate is None:
         raise errors.InvalidInput("concurrency", "must be given, or rate")
-    if rate is None and (burst is not None or options.get("per") is not None):
-        raise errors.InvalidInput("rate", "must be given with per and burst")
+    if rate is None and any(options.get(name) is not None for name in ("burst", "per", "weight")):
+        raise errors.InvalidInput("rate", "must be given with per, burst and weight")
     period_ms = None
     if rate is not None:
         per = options.get("per")
         period_ms = validation.duration_ms(60 if per is None else per, "per", limits.SECOND_MS, limits.DAY_MS)
         burst = rate if burst is None else burst
     source = _source(options.get("key", ALL))
-    return LimitRow(0, check_name(name), kinds, lanes, source, concurrency, rate, period_ms, burst)
+    weight = None if weight is None else validation.name(weight, "weight", limits.LIMIT_NAME_CHARS_MAX)
+    return LimitRow(0, check_name(name), kinds, lanes, source, concurrency, rate, period_ms, burst, weight)
 
 
 def _names(options: Mapping[str, Any], field: str, count_max: int) -> tuple[str, ...] | None:
@@ -261,9 +352,13 @@ def _count(options: Mapping[str, Any], field: str, high: int) -> int | None:
 
 def _source(value: object) -> str:
     text = validation.name(value, "key")
-    if text in _SOURCES or (text.startswith(TAG) and len(text) > len(TAG)):
+    parts = text.split(_AND)
+    known = all(part in _SOURCES or (part.startswith(TAG) and len(part) > len(TAG)) for part in parts)
+    if known and len(set(parts)) == len(parts) and (len(parts) == 1 or ALL not in parts):
         return text
-    raise errors.InvalidInput("key", f"must be one of {', '.join(_SOURCES)} or tag:NAME, not {text!r}")
+    raise errors.InvalidInput(
+        "key", f"must be one of {', '.join(_SOURCES)} or tag:NAME, or some of them joined by +, not {text!r}"
+    )
 
 
 def check_overlap(new: LimitRow, others: Iterable[LimitRow]) -> None:
@@ -286,4 +381,6 @@ def _meet(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> bool:
 def public(row: LimitRow) -> Limit:
     """Return the public form of a limit."""
     per = None if row.period_ms is None else row.period_ms / 1000
-    return Limit(row.name, row.kinds, row.lanes, row.key_source, row.concurrency, row.rate, per, row.burst)
+    return Limit(
+        row.name, row.kinds, row.lanes, row.key_source, row.concurrency, row.rate, per, row.burst, row.weight
+    )

@@ -65,6 +65,8 @@ class EnqueueOptions(sessions.SessionOptions, total=False):
     """If one of them is not done: `cancel` this job as well (default), or `run` it all the same."""
     limit_key: str | None
     """Its key for limits by key whose `key` is `given`."""
+    limit_weight: int | None
+    """What it counts at limits by key that have a `weight`, such as the number of tokens that it may use."""
 
 
 class JobOptions(EnqueueOptions, total=False):

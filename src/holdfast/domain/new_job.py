@@ -15,6 +15,7 @@ from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
 from holdfast.domain.codec import NULL, Codec, encode_text, is_encoded
 from holdfast.domain.dependencies import DEPENDENCY_OPTIONS, Dependencies, check_dependencies
+from holdfast.domain.gates import GivenForLimits, check_given
 from holdfast.domain.job import SYSTEM_LANE as _SYSTEM_LANE, JobRow, LazyRow
 from holdfast.domain.job_options import EnqueueOptions, JobOptions, NewJobOptions, OnDuplicate
 from holdfast.domain.kinds import Publication
@@ -139,8 +140,8 @@ class CheckedJob(NamedTuple):
     """The ids of its parent and of the root of their tree."""
     dependencies: Dependencies | None = None
     """The jobs after which it runs."""
-    limit_key: str | None = None
-    """Its key for limits whose key is given."""
+    for_limits: GivenForLimits | None = None
+    """What it was given for limits by key."""
     on_end: CheckedJob | None = None
     """The job that runs once it has ended."""
 
@@ -172,6 +173,7 @@ _OWN_OPTIONS: Final = DEPENDENCY_OPTIONS | {
     "artifacts",
     "webhook_url",
     "limit_key",
+    "limit_weight",
 }
 _NO_STRINGS: Final = "{}"
 _SETTINGS_CACHED: Final = 1_024
@@ -215,7 +217,7 @@ def _as_sent(checked: CheckedJob, new: SentJob) -> CheckedJob:
 def digest_of(checked: CheckedJob) -> str:
     """Return the digest of a job as it is sent, which differs from its own if it was changed since."""
     settings, payload_json, key = checked.settings, checked.payload_json, checked.dedupe_key
-    rare = (checked.webhook_url, checked.dedupe_for_ms, checked.dependencies, checked.limit_key)
+    rare = (checked.webhook_url, checked.dedupe_for_ms, checked.dependencies, checked.for_limits)
     identity = _identity_of(checked.on_end)
     return _digest(settings, payload_json, key, checked.entry, checked.artifacts, *rare, identity)
 
@@ -245,7 +247,7 @@ def copy_job(new: JobLike, checked: CheckedJob) -> NewJob:
 def _check(
     kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str, job_type: type[object]
 ) -> CheckedJob:
-    chosen = key = entry = webhook_url = dedupe_for_ms = after = limit_key = on_end = None
+    chosen = key = entry = webhook_url = dedupe_for_ms = after = for_limits = on_end = None
     artifacts: tuple[CheckedArtifact, ...] = ()
     given = None if issubclass(job_type, TaskJob) else options
     if options and not _OPTIONS.issuperset(options):
@@ -262,9 +264,7 @@ def _check(
         if options.get("webhook_url") is not None:
             webhook_url = webhook_urls.check_url(options["webhook_url"], "webhook_url")
         after = check_dependencies(options, in_session=entry is not None)
-        limit_key = validation.optional_name(options.get("limit_key"), "limit_key", limits.LIMIT_KEY_CHARS_MAX)
-        if limit_key is not None and entry is not None:
-            raise errors.InvalidInput("limit_key", "cannot be given for a session entry: limits do not apply to it")
+        for_limits = check_given(options, in_session=entry is not None)
         if (callback := options.get("on_end")) is not None:
             on_end = check_callback(callback, "on_end")
         options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}  # type: ignore[assignment]
@@ -278,11 +278,11 @@ def _check(
         settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     rare = (webhook_url, dedupe_for_ms)
-    parts = (*rare, after, limit_key, _identity_of(on_end))
+    parts = (*rare, after, for_limits, _identity_of(on_end))
     digest = None if chosen is None else _digest(settings, payload_json, key, entry, artifacts, *parts)
     known = (chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts, None, *rare)
     return tuple.__new__(
-        CheckedJob, (*known, (None, None), after, limit_key, on_end)
+        CheckedJob, (*known, (None, None), after, for_limits, on_end)
     )  # in a third of the time that the constructor takes
 
 
@@ -406,7 +406,7 @@ def _digest(
     key: str | None,
     entry: sessions.SessionEntry | None,
     artifacts: Sequence[CheckedArtifact],
-    *rare: str | int | Dependencies | tuple[JobSettings, str] | None,
+    *rare: str | int | Dependencies | GivenForLimits | tuple[JobSettings, str] | None,
 ) -> str:
     bodies = map(strict_json.decode, (payload_json, settings.headers_json, settings.tags_json))
     content = [settings._replace(headers_json="", tags_json=""), key, *bodies, entry]
@@ -488,7 +488,7 @@ def is_plain(new: CheckedJob) -> bool:
     """Return whether *new* cannot be a duplicate, depends on none, and has no parent, artifacts or URL."""
     if new.digest is not None or new.dedupe_key is not None or new.entry is not None or new.webhook_url is not None:
         return False
-    if new.dependencies is not None or new.limit_key is not None or new.on_end is not None:
+    if new.dependencies is not None or new.for_limits is not None or new.on_end is not None:
         return False
     return new.lineage[0] is None and not new.artifacts and not new.settings.record_all
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from holdfast.domain import artifacts as artifact_rules, backoff as backoffs, errors, limits, strict_json, validation
+from holdfast.domain import (
+    artifacts as artifact_rules,
+    backoff as backoffs,
+    errors,
+    gates,
+    limits,
+    strict_json,
+    validation,
+)
 from holdfast.domain.artifacts import AnyArtifact, CheckedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.codec import NULL, Codec, encode_text
@@ -29,6 +37,8 @@ class Done:
     """Jobs to enqueue."""
     artifacts: Sequence[AnyArtifact] = ()
     """Artifacts to store; earlier outputs of the same names are replaced."""
+    usage: Mapping[str, int] | None = None
+    """What the attempt has used, such as `{"tokens": 812}`, to correct limits by key that count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class Failed:
     """The backoff that determines the pause, instead of the job's."""
     traceback: str | None = None
     """The traceback, for people."""
+    usage: Mapping[str, int] | None = None
+    """What the attempt has used, such as `{"tokens": 812}`, to correct limits by key that count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,8 @@ class Deferred:
     """The earliest time at which it may be claimed again."""
     closes: bool = False
     """Whether no other job with its key for a limit starts until then either, as after a response with status 429."""
+    usage: Mapping[str, int] | None = None
+    """What the attempt has used, such as `{"tokens": 812}`, to correct limits by key that count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,7 @@ class CheckedOutcome(NamedTuple):
     until_ms: int | None = None
     follow_ups: tuple[CheckedJob, ...] = ()
     artifacts: tuple[CheckedArtifact, ...] = ()
+    usage: tuple[tuple[str, int], ...] = ()
 
     def encoded(self, codec: Codec) -> CheckedOutcome:
         """Return the outcome with its result and the payloads of its follow-ups encoded."""
@@ -114,8 +129,8 @@ def children_of(parent: Job | JobRow, jobs: Iterable[CheckedJob]) -> list[Checke
 def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
     """Return *outcome* validated and in stored form; follow-ups belong to *tenant* unless they name another."""
     match outcome:
-        case SentDone(result, follow_ups, artifacts, digest):
-            done = Done(result, follow_ups, artifacts)
+        case SentDone(result, follow_ups, artifacts, usage, digest):
+            done = Done(result, follow_ups, artifacts, usage)
             return _check_done(done, tenant, fresh_id)._replace(digest=digest)
         case Done():
             return _check_done(outcome, tenant, fresh_id)
@@ -131,11 +146,11 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
 
 def check_plain(outcome: Outcome) -> CheckedOutcome | None:
     """Return a success without follow-ups and artifacts as `check_outcome` does, and None for any other outcome."""
-    if type(outcome) is not Done or outcome.follow_ups != () or outcome.artifacts != ():
+    if type(outcome) is not Done or outcome.follow_ups != () or outcome.artifacts != () or outcome.usage is not None:
         return None
     result_json = strict_json.encode(outcome.result, "result", limits.RESULT_BYTES_MAX)
     # In a third of the time that the constructor takes, which is spent for every job that is settled.
-    return tuple.__new__(CheckedOutcome, (outcome, None, result_json, None, None, None, (), ()))
+    return tuple.__new__(CheckedOutcome, (outcome, None, result_json, None, None, None, (), (), ()))
 
 
 def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
@@ -165,9 +180,12 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     ]
     # Not the upload: the same bytes may be uploaded again before the same settlement is sent again.
     artifact_digests = artifact_rules.contents(artifacts)
-    # Empty lists are equivalent to omitted ones.
+    usage = _usage(done)
+    # Empty lists are equivalent to omitted ones. Usage is read in the full form, which a digest asks for.
     digest = (
-        _digest("done", result_json, follow_up_jobs, artifact_digests) if follow_up_jobs or artifact_digests else None
+        _digest("done", result_json, follow_up_jobs, artifact_digests)
+        if follow_up_jobs or artifact_digests or usage
+        else None
     )
     return CheckedOutcome(
         done,
@@ -175,7 +193,12 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         result_json=result_json,
         follow_ups=follow_ups,
         artifacts=artifacts,
+        usage=usage,
     )
+
+
+def _usage(outcome: Done | Failed | Deferred) -> tuple[tuple[str, int], ...]:
+    return () if outcome.usage is None else gates.check_usage(outcome.usage)
 
 
 def _check_failed(failed: Failed) -> CheckedOutcome:
@@ -194,7 +217,8 @@ def _check_failed(failed: Failed) -> CheckedOutcome:
     if failed.backoff is not None and not isinstance(failed.backoff, Backoff):
         raise errors.InvalidInput("backoff", f"must be a Backoff, not {type(failed.backoff).__name__}")
     shown = None if failed.backoff is None else backoffs.to_json(failed.backoff)
-    return CheckedOutcome(failed, _digest("failed", failure, pause_ms, shown), failure=failure, pause_ms=pause_ms)
+    digest = _digest("failed", failure, pause_ms, shown)
+    return CheckedOutcome(failed, digest, failure=failure, pause_ms=pause_ms, usage=_usage(failed))
 
 
 def _check_deferred(deferred: Deferred) -> CheckedOutcome:
@@ -204,7 +228,7 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
     until_ms = None if deferred.until is None else validation.timestamp_ms(deferred.until, "until")
     closes = ("closes",) if validation.flag(deferred.closes, "closes") else ()
     digest = _digest("deferred", pause_ms, until_ms, *closes)
-    return CheckedOutcome(deferred, digest, pause_ms=pause_ms, until_ms=until_ms)
+    return CheckedOutcome(deferred, digest, pause_ms=pause_ms, until_ms=until_ms, usage=_usage(deferred))
 
 
 def _shortened(text: str, chars_max: int) -> str:

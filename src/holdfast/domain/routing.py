@@ -91,6 +91,8 @@ class RoutingTable:
         self.has_limits = has_limits
         """Whether a job may be at a gate."""
         self.limits = {limit.number: limit for limit in limits}
+        self.has_weights = any(limit.weight is not None for limit in limits)
+        """Whether a limit counts something else than starts."""
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.by_number = {route.number: route for route in self.routes.values()}

@@ -84,6 +84,8 @@ class GateFacts(NamedTuple):
     room: Room
     running: int
     parked: int
+    weight: int
+    """What a start of the job counts."""
 
 
 class Facts(NamedTuple):
@@ -205,7 +207,7 @@ def _parents(pending: Sequence[tuple[str, State]]) -> Reason:
 
 def _limit(facts: GateFacts) -> Reason:
     limit, gate, room = facts.limit, facts.gate, facts.room
-    opens_at = validation.optional_datetime_of(room.opens_at_ms)
+    opens_at = validation.optional_datetime_of(room.opens_at_ms(facts.weight))
     detail: dict[str, Json] = {
         "limit": limit.name,
         "key": gate.key,
@@ -213,10 +215,15 @@ def _limit(facts: GateFacts) -> Reason:
         "parked": facts.parked,
         "concurrency": limit.concurrency,
         "rate": limit.rate,
+        "weight": limit.weight,
     }
+    if limit.weight is not None:
+        detail |= {"needs": facts.weight, "left": room.left}
     used = f"{facts.running} of {limit.concurrency} running" if limit.concurrency else f"{facts.running} running"
+    if limit.weight is not None:
+        used = f"{used}, {room.left:,} {limit.weight} left, {facts.weight:,} needed"
     where = f"limit {limit.name} for key {gate.key}"
-    if room.free:
+    if room.admits(facts.weight):
         return Reason("limit", f"{where} has room: {used}", detail=detail)
     opens = "" if opens_at is None else f"; it opens at {opens_at:%H:%M:%S} UTC"
     return Reason("limit", f"{where} is full: {used}, {facts.parked:,} parked{opens}", True, opens_at, detail)  # noqa: FBT003

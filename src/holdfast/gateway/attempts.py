@@ -127,12 +127,15 @@ class Attempts:
             context.attach(RESPONSE, upload, _media_type(head))
         else:
             context.attach(RESPONSE, content, _media_type(head))
+        usage = exchange.request.dialect.usage(content, streamed=exchange.streaming)
+        if usage:
+            context.used(tokens=sum(usage.values()), **usage)
         return {
             "status": head.status,
             "headers": [list(pair) for pair in head.headers],
             "bytes": len(content),
             "streamed": exchange.streaming,
-            "usage": exchange.request.dialect.usage(content, streamed=exchange.streaming),
+            "usage": usage,
         }
 
     async def _give_up(self, context: Context, exchange: Exchange, error: UpstreamFailedError) -> dict[str, Any]:

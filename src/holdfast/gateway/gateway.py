@@ -150,7 +150,8 @@ class Gateway:
     def _declare_tasks(self) -> None:
         for kind, lane in LANES.items():
 
-            async def run(context: Context, request: dict[str, Any]) -> dict[str, Any]:
+            async def run(context: Context, request: dict[str, Any], tokens: int = 1) -> dict[str, Any]:  # noqa: ARG001
+                # Limits by key read the tokens.
                 return await self.attempts.run(context, request)
 
             options: Any = {"lane": lane, "max_attempts": self.settings.max_attempts, "backoff": self._backoff}
@@ -320,7 +321,7 @@ class Gateway:
         try:
             enqueued = await self.queue.enqueue(
                 kind,
-                {"request": payload},
+                {"request": payload, "tokens": request.tokens},
                 job_id=job_id,
                 lane=LANES[kind],
                 tenant=admission.tenant,

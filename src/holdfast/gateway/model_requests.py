@@ -1,7 +1,7 @@
 """Requests to a model server: the few fields that the gateway reads, and the changes that it makes.
 
-The exact bytes are kept. Only `model`, `stream`, `options`, `keep_alive`, `store` and whether there is a prompt are
-read.
+The exact bytes are kept. Only `model`, `stream`, `options`, `keep_alive`, `store`, the most tokens asked for, and
+whether there is a prompt are read.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _KEPT_HEADERS: Final = (
 )
 _KEPT_HEADER_CHARS_MAX: Final = 1_000
 _AFFINITY_CHARS_MAX: Final = 120
+_BYTES_PER_TOKEN: Final = 4
+_TOKENS_MAX: Final = 10_000_000
 
 
 class InvalidRequestError(Exception):
@@ -47,6 +49,8 @@ class ModelRequest:
     """Whether its content may be kept after its end: `store` is not false."""
     digest: str = ""
     """The SHA-256 of its exact bytes."""
+    tokens: int = 1
+    """How many tokens it may use: a guess by its length, and the most that it asks for."""
 
     @property
     def dialect(self) -> dialects.Dialect:
@@ -85,7 +89,16 @@ def parse(path: str, content: bytes, num_ctx: Mapping[str, int]) -> ModelRequest
         loads_only=text is not None and not any(document.get(name) for name in text),
         store=document.get("store") is not False,
         digest=hashlib.sha256(content).hexdigest(),
+        tokens=_tokens(document, content),
     )
+
+
+def _tokens(document: Mapping[str, Any], content: bytes) -> int:
+    given = document.get("options")
+    asked = [document.get("max_tokens"), document.get("max_completion_tokens")]
+    asked.append(given.get("num_predict") if isinstance(given, dict) else None)
+    most = max((one for one in asked if isinstance(one, int) and 0 < one < _TOKENS_MAX), default=0)
+    return 1 + len(content) // _BYTES_PER_TOKEN + most
 
 
 def _document(content: bytes) -> dict[str, Any]:

@@ -294,7 +294,7 @@ async def _write_extras(
     urls = [(job.id, new.webhook_url) for _, new, job in created if new.webhook_url is not None]
     if urls:
         await tx.insert_job_urls(urls)
-    keys = [(job.seq, new.limit_key) for _, new, job in created if new.limit_key is not None]
+    keys = [(job.seq, *new.for_limits) for _, new, job in created if new.for_limits is not None]
     if keys:
         await tx.insert_limit_keys(keys)
     if any(new.dependencies is not None for _, new, _ in created):

@@ -99,6 +99,7 @@ async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:
     for gate in found:
         limit = routing.limits[gate.limit]
         running = uses[gate.number].running
+        room = domain_gates.Room(limit, gate, running, now_ms)
         shown.append(
             KeyUse(
                 limit.name,
@@ -106,8 +107,9 @@ async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:
                 running,
                 await tx.count_parked(gate.number, limits.BACKLOG_COUNTED_MAX),
                 limit.concurrency,
-                validation.optional_datetime_of(domain_gates.room(limit, gate, running, now_ms).opens_at_ms),
+                validation.optional_datetime_of(room.opens_at_ms()),
                 gate.closed_until_ms > now_ms,
+                room.left,
             )
         )
     return shown

@@ -32,7 +32,7 @@ async def admit(
     holds nothing, and waits at the gate that refused it.
     """
     at = await tx.jobs_at_gates([job.seq for job in jobs])
-    keys = {job.seq: _keys(routing, job, at[job.seq].given) for job in jobs}
+    keys = {job.seq: _keys(routing, job, at[job.seq]) for job in jobs}
     numbers = await tx.gate_numbers({key for found in keys.values() for key in found})
     locked = await tx.lock_gates(set(numbers.values()), _WAIT_MS)
     uses = await tx.gate_uses(locked)
@@ -43,12 +43,14 @@ async def admit(
     for job in jobs:
         if len(admitted) == limit:
             break
-        mine = [numbers[key] for key in keys[job.seq]]
-        refusing = next((gate for gate in mine if not rooms.free(gate)), None)
+        mine = {numbers[key]: weight for key, weight in keys[job.seq].items()}
+        fresh = at[job.seq].gate is None
+        refusing = next((gate for gate, weight in mine.items() if not rooms.admits(gate, weight, fresh=fresh)), None)
         if refusing is None:
             rooms.take(mine)
             admitted.append((job, rooms.counting(mine)))
         else:
+            rooms.refuse(refusing, mine[refusing])
             parked.append((job, refusing))
     await _park(tx, routing, parked, now)
     # Others may wait where a job was offered room, or waited, that it does not use.
@@ -58,9 +60,10 @@ async def admit(
     return admitted
 
 
-def _keys(routing: RoutingTable, job: JobRow, given: str | None) -> list[GateKey]:
-    found = ((limit.number, limit.key_of(job, given)) for limit in routing.limits_of(job.lane, job.kind))
-    return [(number, key) for number, key in found if key is not None]
+def _keys(routing: RoutingTable, job: JobRow, at: JobAtGate) -> dict[GateKey, int]:
+    """Return the gates of a job, each with what a start of the job counts there."""
+    found = ((limit, limit.key_of(job, at.given)) for limit in routing.limits_of(job.lane, job.kind))
+    return {(limit.number, key): limit.weight_of(job, at.weight) for limit, key in found if key is not None}
 
 
 class _Rooms:
@@ -74,19 +77,34 @@ class _Rooms:
         self._uses = uses
         self._now_ms = now.wall_ms
         self._rooms = {
-            number: gates.room(self._limits[number], gate, uses[number].running, now.wall_ms)
+            number: gates.Room(self._limits[number], gate, uses[number].running, now.wall_ms)
             for number, gate in locked.items()
         }
         self._starts = dict.fromkeys(locked, 0)
+        self._refused: dict[int, int] = {}
+        """The weight of the first job that each gate has refused."""
 
-    def free(self, gate: int) -> bool:
-        """Return whether another job may start; not if the gate is not locked."""
-        return gate in self._rooms and self._rooms[gate].free > self._starts[gate]
+    def admits(self, gate: int, weight: int, *, fresh: bool) -> bool:
+        """Return whether another job may start; not if the gate is not locked.
 
-    def take(self, mine: Iterable[int]) -> None:
+        Where weights differ, a *fresh* job, which no gate has offered room, does not overtake those that wait: heavy
+        ones would wait indefinitely.
+        """
+        if gate not in self._rooms:
+            return False
+        if fresh and self._limits[gate].weight is not None and (gate in self._refused or self._uses[gate].has_parked):
+            return False
+        return self._rooms[gate].admits(weight)
+
+    def take(self, mine: Mapping[int, int]) -> None:
         """Start a job."""
-        for gate in mine:
+        for gate, weight in mine.items():
+            self._rooms[gate].take(weight)
             self._starts[gate] += 1
+
+    def refuse(self, gate: int, weight: int) -> None:
+        """Note that a job is parked at a gate."""
+        self._refused.setdefault(gate, weight)
 
     def counting(self, mine: Iterable[int]) -> int | None:
         """Return the gate that counts the running job: the one that limits how many run, or else any."""
@@ -95,11 +113,10 @@ class _Rooms:
     async def write(self, tx: StoreTransaction, refusing: set[int]) -> None:
         """Write the starts, and let jobs that wait for a time be looked at when it has come."""
         for number, gate in self._locked.items():
-            after = gates.started(self._limits[number], gate, self._starts[number], self._now_ms)
+            after = self._rooms[number].gate_after(self._starts[number])
             if number in refusing:
                 # While others run, their ends wake the gate.
-                running = self._uses[number].running + self._starts[number]
-                opens_at_ms = gates.room(self._limits[number], after, running, self._now_ms).opens_at_ms
+                opens_at_ms = self._rooms[number].opens_at_ms(self._refused[number])
                 after = await rearm(tx, after, opens_at_ms, self._now_ms)
             if after is not gate:
                 await tx.write_gate(after)
@@ -132,10 +149,14 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, wakes: Sequence[Wake
     uses = await tx.gate_uses(numbers - busy)
     left = set(busy)
     unused = []
+    used = await tx.take_usages(locked) if routing.has_weights else {}
     for number, use in sorted(uses.items()):
         gate = locked.get(number) or gates.Gate(number, 0, "", 0, 0, "{}", 0)
         limit = routing.limits.get(gate.limit)
-        if (after := gates.reopened(gate, use.running)) is not gate:
+        after = gates.reopened(gate, use.running)
+        if limit is not None and number in used:
+            after = gates.corrected(limit, after, used[number], now.wall_ms)
+        if after is not gate:
             await tx.write_gate(gate := after)
         if use.has_parked:
             if await _offer(tx, routing, gate, limit, use, now):
@@ -155,34 +176,85 @@ async def _offer(
     now: Now,
 ) -> bool:
     """Offer the room at a gate to parked jobs, on each route as much as is free; return whether to look again."""
-    room = gates.Room(limits.CHUNK) if limit is None else gates.room(limit, gate, use.running, now.wall_ms)
+    if limit is None:
+        # The limit was removed: let all its jobs go.
+        gate = gate._replace(closed_until_ms=0)
+        limit = gates.LimitRow(0, "", None, None, gates.ALL, None, None, None, None)
+    room = gates.Room(limit, gate, use.running, now.wall_ms)
     turns: dict[str, str] = strict_json.decode(gate.turns_json)
     wanted: list[int] = []
-    if room.free:
+    opens_at_ms = room.opens_at_ms()
+    if limit.weight is not None:
+        wanted, opens_at_ms = await _next_by_weight(tx, gate, limit, use, turns, now)
+    elif free := room.free:
         for route in await tx.parked_routes(gate.number):
-            offered = 0 if limit is None else await tx.count_offered(gate.number, route, room.free)
-            wanted += await _next_in_turn(tx, gate, route, min(room.free - offered, limits.CHUNK), turns)
+            offered = await tx.count_offered(gate.number, route, free) if limit.number else 0
+            found = await _next_in_turn(tx, gate, route, min(free - offered, limits.CHUNK), turns)
+            wanted += [seq for _, seq in found]
+        for _ in range(free if limit.rate is not None else 0):
+            room.take()
+        # The offered jobs may leave others waiting, for the next time at which one may start.
+        opens_at_ms = room.opens_at_ms()
     jobs = await tx.parked_jobs(wanted)
     await apply_transitions(tx, routing, [transitions.offer(job) for job in jobs], now)
     after = gate._replace(turns_json=strict_json.compact(turns)) if jobs else gate
-    if limit is not None and limit.rate is not None:
-        # The offered jobs may leave others waiting, for the next time at which one may start.
-        next_room = gates.room(limit, gates.started(limit, gate, room.free, now.wall_ms), 0, now.wall_ms)
-        at_ms = room.opens_at_ms or next_room.opens_at_ms or now.wall_ms
+    if limit.rate is not None:
+        at_ms = opens_at_ms or now.wall_ms
         after = await rearm(tx, after, at_ms if jobs else max(at_ms, now.wall_ms + _REARM_MS), now.wall_ms)
-    elif room.opens_at_ms is not None:
-        after = await rearm(tx, after, room.opens_at_ms, now.wall_ms)
+    elif opens_at_ms is not None:
+        after = await rearm(tx, after, opens_at_ms, now.wall_ms)
     if after is not gate:
         await tx.write_gate(after)
     # Jobs that others have locked may stay as they are, and a large number is offered in chunks.
     return len(jobs) < len(wanted) or len(wanted) >= limits.CHUNK
 
 
+async def _next_by_weight(
+    tx: StoreTransaction, gate: gates.Gate, limit: gates.LimitRow, use: GateUse, turns: dict[str, str], now: Now
+) -> tuple[list[int], int | None]:
+    """Return the parked jobs to offer where weights differ, and when the next may start if time decides.
+
+    A job that has no room yet stops the offers to later ones of its route, and to later routes, until it has: its
+    route is the first next time.
+    """
+    wanted: list[int] = []
+    opens_at_ms = None
+    first = turns.pop(_FIRST, "")
+    for route in sorted(await tx.parked_routes(gate.number), key=lambda one: (str(one) != first, one)):
+        room = gates.Room(limit, gate, use.running, now.wall_ms)
+        offered = await tx.offered_jobs(gate.number, route, limits.CHUNK)
+        for weight in (await _weights(tx, limit, offered)).values():
+            room.take(weight)
+        tried = dict(turns)
+        found = await _next_in_turn(tx, gate, route, max(min(room.jobs, limits.CHUNK), 0), tried)
+        weights = await _weights(tx, limit, await tx.jobs_by_seq([seq for _, seq in found]))
+        for fair_key, seq in found:
+            if not room.admits(weights[seq]):
+                opens_at_ms = room.opens_at_ms(weights[seq])
+                break
+            room.take(weights[seq])
+            wanted.append(seq)
+            turns[str(route)] = fair_key
+        if opens_at_ms is not None:
+            turns[_FIRST] = str(route)
+            break
+    return wanted, opens_at_ms
+
+
+_FIRST: Final = "first"
+"""In the turns of a gate: the route whose first parked job had no room yet."""
+
+
+async def _weights(tx: StoreTransaction, limit: gates.LimitRow, jobs: Sequence[JobRow]) -> dict[int, int]:
+    at = await tx.jobs_at_gates([job.seq for job in jobs]) if jobs else {}
+    return {job.seq: limit.weight_of(job, at[job.seq].weight) for job in jobs}
+
+
 async def _next_in_turn(
     tx: StoreTransaction, gate: gates.Gate, route: int, count: int, turns: dict[str, str]
-) -> list[int]:
+) -> list[tuple[str, int]]:
     """Return up to *count* parked jobs of a route in claim order, tenants in turn, and advance the turn."""
-    chosen: list[int] = []
+    chosen: list[tuple[str, int]] = []
     below = limits.PRIORITY_MAX + 1
     while len(chosen) < count:
         last = turns.get(str(route))
@@ -195,10 +267,29 @@ async def _next_in_turn(
         in_turn = sorted(queues, key=lambda fair_key: claim_order.fair_order_key(fair_key, last))
         entries = [[(fair_key, seq) for _, seq in sorted(queues[fair_key])] for fair_key in in_turn]
         taken = claim_order.take_turns(entries, count - len(chosen))
-        chosen += [seq for _, seq in taken]
+        chosen += taken
         turns[str(route)] = taken[-1][0]
         below = found[0].priority
     return chosen
+
+
+# --- usage ---------------------------------------------------------------------------------------------------------
+
+
+async def report_usage(
+    tx: StoreTransaction, routing: RoutingTable, used: Sequence[tuple[JobRow, Mapping[str, int]]], now: Now
+) -> None:
+    """Record how much more than their weight jobs have used; the fold of a wake row corrects their gates."""
+    at = await tx.jobs_at_gates([job.seq for job, _ in used])
+    rows = []
+    for job, amounts in used:
+        for limit in routing.limits_of(job.lane, job.kind):
+            key = limit.key_of(job, at[job.seq].given)
+            amount = None if limit.weight is None else amounts.get(limit.weight)
+            if amount is not None and key is not None and at[job.seq].gate is not None:
+                rows.append((limit.number, key, amount - limit.weight_of(job, at[job.seq].weight)))
+    if rows := [row for row in rows if row[2]]:
+        await tx.add_wakes("gate", sorted(await tx.add_usages(rows)), now)
 
 
 # --- upkeep --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from holdfast.domain.job import JobRow, columns_of, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
 from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import artifacts, enqueue, lease
+from holdfast.operations import artifacts, enqueue, gates, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
 from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
@@ -152,6 +152,7 @@ async def _settle_each(
     jobs = await tx.refresh(claims)
     now = await tx.now()
     call = _SettleCall(routing, now, jobs, [], {})
+    used: list[tuple[JobRow, dict[str, int]]] = []
     for claim, checked in outcomes:
         fence, seq = fence_of(claim), claim.job.number
         if seq in call.unwritten:
@@ -169,11 +170,18 @@ async def _settle_each(
             await tx.close_gate_of(seq, transition.after.due_at_ms)
         if checked.follow_ups or checked.artifacts:
             await _flush(tx, call)
-            call.settlements.append(await _settle_with_extras(tx, call, claim, checked, transition))
+            settled_with = await _settle_with_extras(tx, call, claim, checked, transition)
+            call.settlements.append(settled_with)
+            if settled_with.error is not None:
+                continue
         else:
             call.unwritten[seq] = (len(call.settlements), claim, transition)
             call.settlements.append(_UNWRITTEN)
+        if checked.usage and routing.has_weights:
+            used.append((transition.after, dict(checked.usage)))
     await _flush(tx, call)
+    if used:
+        await gates.report_usage(tx, routing, used, now)
     return call.settlements
 
 

@@ -53,14 +53,14 @@ async def _gates(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: 
     concerned = routing.limits_of(job.lane, job.kind)
     if not concerned or job.session_number is not None:
         return []
-    given = (await tx.jobs_at_gates([job.seq]))[job.seq].given
+    at = (await tx.jobs_at_gates([job.seq]))[job.seq]
     facts = []
     for limit in concerned:
-        key = limit.key_of(job, given)
+        key = limit.key_of(job, at.given)
         for gate in [] if key is None else await tx.gates_of_key(key):
             if gate.limit == limit.number:
                 running = (await tx.gate_uses([gate.number]))[gate.number].running
-                room = gates.room(limit, gate, running, now.wall_ms)
+                room = gates.Room(limit, gate, running, now.wall_ms)
                 parked = await tx.count_parked(gate.number, limits.BACKLOG_COUNTED_MAX)
-                facts.append(why.GateFacts(limit, gate, room, running, parked))
+                facts.append(why.GateFacts(limit, gate, room, running, parked, limit.weight_of(job, at.weight)))
     return facts

@@ -87,7 +87,8 @@ def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: boo
     if new.artifacts:
         sent["artifacts"] = artifacts(new.artifacts)
     sent |= {} if new.dependencies is None else new.dependencies._asdict()
-    sent |= {name: value for name in ("limit_key", "webhook_url") if (value := getattr(new, name)) is not None}
+    rare = (("webhook_url", new.webhook_url), *zip(("limit_key", "limit_weight"), new.for_limits or (), strict=False))
+    sent |= {name: value for name, value in rare if value is not None}
     sent |= {} if new.on_end is None else {"on_end": new_job(new.on_end, with_id=False)}
     if new.digest is not None or (with_id and not (new.entry is not None and new.entry.message_id is not None)):
         sent["job_id"] = new.id
@@ -130,6 +131,11 @@ def artifacts(given: Sequence[CheckedArtifact]) -> list[dict[str, Any]]:
 
 def outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
     """Return the outcome of an attempt on a job of *tenant*."""
+    document = _outcome(checked, tenant)
+    return {**document, "usage": dict(checked.usage)} if checked.usage else document
+
+
+def _outcome(checked: CheckedOutcome, tenant: str) -> dict[str, Any]:
     match checked.outcome:
         case Done():
             document: dict[str, Any] = {

@@ -29,6 +29,7 @@ async def set_limit(http: connection.Http, new: gates.LimitRow, actor: str) -> g
         "rate": one.rate,
         "per": one.per,
         "burst": one.burst,
+        "weight": one.weight,
     }
     return decode.limit(await http.post(connection.path("limits", one.name), body, method="PUT"))
 

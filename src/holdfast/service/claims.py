@@ -18,9 +18,9 @@ from holdfast.service.call import Call, reply, reply_text
 INCARNATION: Final = "http"
 # The keys of each outcome.
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
-    "done": frozenset(("result", "follow_ups", "artifacts", "digest")),
-    "failed": frozenset(("message", "reason", "permanent", "retry_after", "traceback", "backoff")),
-    "deferred": frozenset(("after", "until", "closes")),
+    "done": frozenset(("result", "follow_ups", "artifacts", "digest", "usage")),
+    "failed": frozenset(("message", "reason", "permanent", "retry_after", "traceback", "backoff", "usage")),
+    "deferred": frozenset(("after", "until", "closes", "usage")),
     "released": frozenset(),
 }
 _WORKER_OPTIONS: Final = ("affinities_held", "affinities_max", "hold_left", "drain", "exclusive", "cut_off")
@@ -104,7 +104,7 @@ async def settle(call: Call) -> Response:
     """Record the outcome of an attempt; follow-ups and artifacts commit with it."""
     outcome = outcome_of(call, call.body, "")
     lease = _lease(call)
-    if type(outcome) is Done and not outcome.follow_ups and not outcome.artifacts:
+    if type(outcome) is Done and not (outcome.follow_ups or outcome.artifacts or outcome.usage):
         checked = check_outcome(outcome, tenant=routing.DEFAULT_NAME, fresh_id=ids.job_id)
         kept = call.service.held.take(lease.job_id, lease.epoch, lease.lease_token, lease.tenant, call.grants)
         job = await call.service.combined.settle(access_operations.HeldSettlement(lease, checked, call.grants, kept))
@@ -258,6 +258,7 @@ def _done(call: Call, given: dict[str, Any], path: str) -> Done:
         new_jobs.granted_job(call.grants, one, f"{path}follow_ups[{index}].")
         for index, one in enumerate(given.get("follow_ups", ()))
     ]
-    parts = (given.get("result"), follow_ups, new_jobs.artifacts_of(given.get("artifacts", ()), path))
+    artifacts = new_jobs.artifacts_of(given.get("artifacts", ()), path)
+    parts = (given.get("result"), follow_ups, artifacts, given.get("usage"))
     digest = new_jobs.identity_of(given, path)
     return Done(*parts) if digest is None else SentDone(*parts, digest)

@@ -14,6 +14,7 @@ _LIMIT: Final[dict[str, Any]] = {
     "rate": None,
     "per": None,
     "burst": None,
+    "weight": None,
 }
 _USE: Final[dict[str, Any]] = {
     "limit": "llm",
@@ -23,15 +24,19 @@ _USE: Final[dict[str, Any]] = {
     "concurrency": 2,
     "opens_at_ms": None,
     "closed": False,
+    "left": None,
 }
 _NEW: Final[dict[str, Any]] = {
     "kinds": schemas.nullable(schemas.array(schemas.text(), limits.CLAIM_KINDS_MAX)),
     "lanes": schemas.nullable(schemas.array(schemas.text(), limits.CLAIM_LANES_MAX)),
     "key": schemas.text(description="tenant, affinity, tag:NAME, given, or all (default)."),
     "concurrency": schemas.nullable(schemas.integer(1, limits.LIMIT_CONCURRENCY_MAX)),
-    "rate": schemas.nullable(schemas.integer(1, limits.LIMIT_RATE_MAX)),
+    "rate": schemas.nullable(schemas.integer(1, limits.LIMIT_WEIGHT_MAX)),
     "per": schemas.nullable(schemas.number(1, limits.DAY_MS / 1000, "The time of rate in seconds; default 60.")),
-    "burst": schemas.nullable(schemas.integer(1, limits.LIMIT_RATE_MAX)),
+    "burst": schemas.nullable(schemas.integer(1, limits.LIMIT_WEIGHT_MAX)),
+    "weight": schemas.nullable(
+        schemas.text(limits.LIMIT_NAME_CHARS_MAX, "What rate and burst count, such as tokens.")
+    ),
 }
 _OPTIONS: Final[dict[str, Any]] = {"any_tenant": True, "any_job": True}
 

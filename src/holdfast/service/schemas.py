@@ -167,6 +167,9 @@ NEW_JOB: Final = strict(
         },
         "on_failed": choice("cancel", "run"),
         "limit_key": nullable(text(limits.LIMIT_KEY_CHARS_MAX, "Its key for limits whose key is given.")),
+        "limit_weight": nullable(
+            integer(1, limits.LIMIT_WEIGHT_MAX, description="What it counts at limits with a weight.")
+        ),
         "webhook_url": nullable(text(limits.URL_CHARS_MAX, "Where each event of the job is sent.")),
         "declared": {
             **BOOLEAN,
@@ -229,6 +232,14 @@ OUTCOME: Final[Schema] = {
     "after": number(0, SECONDS_MAX),
     "until": TIME,
     "closes": {**BOOLEAN, "description": "Whether no other job with its key for a limit starts until then either."},
+    "usage": nullable(
+        {
+            "type": "object",
+            "additionalProperties": integer(0, limits.LIMIT_WEIGHT_MAX),
+            "maxProperties": limits.USAGES_MAX,
+            "description": "What the attempt has used, such as tokens, to correct limits by key that count it.",
+        }
+    ),
 }
 SETTLE: Final = strict(["epoch", "lease_token", "outcome"], {**LEASE, **OUTCOME})
 SETTLEMENT: Final = strict(
@@ -548,6 +559,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         rate=nullable(INTEGER),
         per=nullable(NUMBER),
         burst=nullable(INTEGER),
+        weight=_MAYBE_TEXT,
     ),
     "KeyUse": shape(
         limit=STRING,
@@ -557,6 +569,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         concurrency=nullable(INTEGER),
         opens_at_ms=_MAYBE_TIME,
         closed=BOOLEAN,
+        left=nullable(INTEGER),
     ),
     "Why": shape(
         job_id=STRING,

@@ -20,10 +20,11 @@ class GateUse(NamedTuple):
 
 
 class JobAtGate(NamedTuple):
-    """The gate that a job names, and the key that it was given."""
+    """The gate that a job names, and the key and the weight that it was given."""
 
     gate: int | None
     given: str | None
+    weight: int | None
 
 
 class ParkedJob(NamedTuple):
@@ -98,7 +99,7 @@ class GatesTransaction(ABC):
 
     @abstractmethod
     async def jobs_at_gates(self, seqs: Sequence[int]) -> dict[int, JobAtGate]:
-        """Return the gates and given keys of jobs by number."""
+        """Return the gates, given keys and given weights of jobs by number."""
 
     @abstractmethod
     async def set_gates(self, gates: Sequence[tuple[int | None, int]]) -> None:
@@ -109,8 +110,8 @@ class GatesTransaction(ABC):
         """Write claims of ready jobs with their gates."""
 
     @abstractmethod
-    async def insert_limit_keys(self, keys: Sequence[tuple[int, str]]) -> None:
-        """Store the keys that jobs were given, by number."""
+    async def insert_limit_keys(self, keys: Sequence[tuple[int, str | None, int | None]]) -> None:
+        """Store the keys and weights that jobs were given, by number."""
 
     @abstractmethod
     async def parked_routes(self, gate: int) -> list[int]:
@@ -129,6 +130,18 @@ class GatesTransaction(ABC):
     @abstractmethod
     async def count_offered(self, gate: int, route: int, limit: int) -> int:
         """Return how many ready jobs of a route name a gate, up to a maximum."""
+
+    @abstractmethod
+    async def offered_jobs(self, gate: int, route: int, limit: int) -> list[JobRow]:
+        """Return ready jobs of a route that name a gate, without locking them."""
+
+    @abstractmethod
+    async def add_usages(self, used: Sequence[tuple[int, str, int]]) -> set[int]:
+        """Record how much more than their weight jobs have used, by limit and key; return the gates."""
+
+    @abstractmethod
+    async def take_usages(self, gates: Collection[int]) -> dict[int, int]:
+        """Delete what was recorded for gates, which are locked, and return the sums."""
 
     @abstractmethod
     async def count_parked(self, gate: int, limit: int) -> int:

@@ -271,9 +271,12 @@ SharedQuery: TypeAlias = Literal[
     # limits by key
     "gate_close",
     "gate_offered",
+    "gate_offered_jobs",
     "gate_parked",
     "gate_routes",
     "gate_turns",
+    "gate_usage_add",
+    "gate_usage_take",
     "gate_write",
     "gates_delete",
     "gates_existing",

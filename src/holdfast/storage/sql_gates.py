@@ -103,9 +103,9 @@ class SqlGates(SqlQueries):
         return [gate for (gate,) in await self.query("gates_idle", {"now": now.wall_ms, "limit": limit})]
 
     async def jobs_at_gates(self, seqs: Sequence[int]) -> dict[int, JobAtGate]:
-        """Return the gates and given keys of jobs."""
+        """Return the gates, given keys and given weights of jobs."""
         rows = await self.query("jobs_at_gates", {"seqs": list(seqs)})
-        return {seq: JobAtGate(gate, given) for seq, gate, given in rows}
+        return {seq: JobAtGate(*at) for seq, *at in rows}
 
     async def set_gates(self, gates: Sequence[tuple[int | None, int]]) -> None:
         """Write the gates of jobs."""
@@ -130,8 +130,8 @@ class SqlGates(SqlQueries):
     async def _write_gated_claims(self, values: dict[str, Any], expected: int) -> None:
         await self._change("job_claim_gated", values, expected)
 
-    async def insert_limit_keys(self, keys: Sequence[tuple[int, str]]) -> None:
-        """Store the keys that jobs were given."""
+    async def insert_limit_keys(self, keys: Sequence[tuple[int, str | None, int | None]]) -> None:
+        """Store the keys and weights that jobs were given."""
         await self.query("limit_keys_insert", many=list(keys))
 
     async def parked_routes(self, gate: int) -> list[int]:
@@ -153,6 +153,22 @@ class SqlGates(SqlQueries):
         """Return how many ready jobs of a route name a gate."""
         [[found]] = await self.query("gate_offered", {"gate": gate, "route": route, "limit": limit})
         return int(found)
+
+    async def offered_jobs(self, gate: int, route: int, limit: int) -> list[JobRow]:
+        """Return ready jobs of a route that name a gate."""
+        rows = await self.query("gate_offered_jobs", {"gate": gate, "route": route, "limit": limit})
+        return await self._jobs("jobs_by_seq", {"seqs": [seq for (seq,) in rows]}) if rows else []
+
+    async def add_usages(self, used: Sequence[tuple[int, str, int]]) -> set[int]:
+        """Record how much more than their weight jobs have used."""
+        return {gate for (gate,) in await self.query("gate_usage_add", {"used": [list(one) for one in used]})}
+
+    async def take_usages(self, gates: Collection[int]) -> dict[int, int]:
+        """Delete what was recorded for gates."""
+        sums: dict[int, int] = {}
+        for gate, amount in await self.query("gate_usage_take", {"gates": sorted(gates)}) if gates else []:
+            sums[gate] = sums.get(gate, 0) + amount
+        return sums
 
     async def count_parked(self, gate: int, limit: int) -> int:
         """Return how many jobs are parked at a gate."""
@@ -180,6 +196,7 @@ def _numbers(limit: LimitRow) -> dict[str, Any]:
         "rate": limit.rate,
         "period_ms": limit.period_ms,
         "burst": limit.burst,
+        "weight": limit.weight,
     }
 
 

@@ -114,6 +114,13 @@ class Context:
         # Copy the payload, because the handler may change the original later.
         self._state.add_follow_up(new_job.copy_job(new, checked))
 
+    def used(self, **amounts: int) -> None:
+        """Report what the attempt has used, such as `context.used(tokens=812)`; amounts of one name add up.
+
+        They are stored however the attempt ends, and correct [limits by key](../limits-by-key.md) that count them.
+        """
+        self._state.add_used(amounts)
+
     @property
     def artifacts(self) -> tuple[AnyArtifact, ...]:
         """The artifacts attached so far."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, MutableMapping
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from holdfast.domain import artifacts, errors, limits, new_job, output, session_claims, validation
+from holdfast.domain import artifacts, errors, gates, limits, new_job, output, session_claims, validation
 from holdfast.domain.artifacts import AnyArtifact, Artifact
 from holdfast.domain.claims import Claim, Note
 from holdfast.domain.job import Job
@@ -84,6 +84,7 @@ class HandlerState:
         "_logger",
         "_pending_progress",
         "_stop",
+        "_used",
         "claim",
         "latest_progress",
         "on_output",
@@ -104,6 +105,7 @@ class HandlerState:
         self._pending_progress: Note | None = None
         self._artifacts: dict[str, AnyArtifact] = {}
         self._follow_ups: list[new_job.NewJob] = []
+        self._used: dict[str, int] | None = None
         self._ended = False
         # Created on first use: a worker creates a state for every job, and most handlers never need these.
         self._stop: Event | None = None
@@ -206,8 +208,20 @@ class HandlerState:
 
     @property
     def collected(self) -> bool:
-        """Whether there are artifacts or follow-ups."""
-        return bool(self._artifacts or self._follow_ups)
+        """Whether there are artifacts, follow-ups or amounts used."""
+        return bool(self._artifacts or self._follow_ups or self._used)
+
+    def add_used(self, amounts: dict[str, int]) -> None:
+        """Add to what the attempt has used."""
+        with self._lock:
+            used = self._used or {}
+            total = {name: used.get(name, 0) + amount for name, amount in gates.check_usage(amounts)}
+            self._used = dict(gates.check_usage({**used, **total}))
+
+    @property
+    def used(self) -> dict[str, int] | None:
+        """What the attempt has used so far; None if nothing was reported."""
+        return self._used
 
     @property
     def artifacts(self) -> tuple[AnyArtifact, ...]:

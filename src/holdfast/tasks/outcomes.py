@@ -4,6 +4,7 @@ Every outcome is one that settle accepts, so that an invalid result of one job c
 """
 
 import asyncio
+import dataclasses
 import re
 import traceback
 from collections.abc import Sequence
@@ -29,6 +30,13 @@ def outcome_of(result: object, policy: Policy, state: HandlerState) -> Outcome:
 
     Encoding a value may run its code; an exception from that counts as raised by the handler.
     """
+    outcome = _decided(result, policy, state)
+    if state.used is None or isinstance(outcome, Released):
+        return outcome
+    return dataclasses.replace(outcome, usage={**state.used, **(outcome.usage or {})})
+
+
+def _decided(result: object, policy: Policy, state: HandlerState) -> Outcome:
     try:
         return _outcome_of(result, policy, state)
     except BaseException as error:  # SystemExit and CancelledError too: the attempt must be decided
@@ -108,7 +116,7 @@ def _done(done: Done, state: HandlerState) -> Outcome:
     except json_encode.InvalidValue as error:
         return _invalid_result(f"result{error.path}: {error.problem}")
     try:
-        done = Done(result, _completed(done.follow_ups, state), done.artifacts)
+        done = Done(result, _completed(done.follow_ups, state), done.artifacts, done.usage)
     except errors.InvalidInput as error:
         return _invalid_result(str(error))
     return _checked(_with_collected(done, state) if state.collected else done, state)
@@ -131,7 +139,7 @@ def _with_collected(done: Done, state: HandlerState) -> Done:
     try:
         own_names = {artifact.name for artifact in done.artifacts}
         collected = [artifact for artifact in state.artifacts if artifact.name not in own_names]
-        return Done(done.result, (*state.follow_ups, *done.follow_ups), (*collected, *done.artifacts))
+        return Done(done.result, (*state.follow_ups, *done.follow_ups), (*collected, *done.artifacts), done.usage)
     except (TypeError, AttributeError):
         # Not artifacts or not a list: the following check reports it.
         return done
@@ -146,7 +154,7 @@ def _checked(outcome: Outcome, state: HandlerState) -> Outcome:
     if isinstance(outcome, Done) and checked.follow_ups:
         # Copy the follow-ups, because the handler may still change the originals.
         follow_ups = tuple(map(new_job.copy_job, outcome.follow_ups, checked.follow_ups))
-        return Done(outcome.result, follow_ups, tuple(outcome.artifacts))
+        return Done(outcome.result, follow_ups, tuple(outcome.artifacts), outcome.usage)
     return outcome
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import Artifact, Done, NewJob, Tasks
+import pytest
+
+from holdfast import Artifact, Deferred, Done, Failed, NewJob, Outcome, Tasks
 from holdfast.domain.new_job import TaskJob
 from holdfast.types import UploadedArtifact
 from holdfast.worker.isolation.codec import decode_outcome, encode_outcome
@@ -24,3 +26,15 @@ def test_artifacts_are_the_same_with_bytes_or_uploaded() -> None:
     done = Done(follow_ups=(NewJob("next", artifacts=list(artifacts)),), artifacts=artifacts)
 
     assert decode_outcome(*encode_outcome(done, "tenant")) == done
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Done(1, usage={"tokens": 7}),
+        Failed("no", retry_after=3, usage={"tokens": 7}),
+        Deferred(after=3, closes=True, usage={"tokens": 7}),
+    ],
+)
+def test_usage_is_the_same(outcome: Outcome) -> None:
+    assert decode_outcome(*encode_outcome(outcome, "tenant")) == outcome

@@ -20,6 +20,8 @@ _by_tags: Final = itemgetter(_ROUTE, _TENANT, _AFFINITY, _EXTRA)
 
 async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], now: Now) -> list[int | None] | None:
     """Take room for all jobs of *rows*; return the gate that counts each, None if the full form has to decide."""
+    if routing.has_weights and any(_has_weight(routing, route) for route in {row[_ROUTE] for row in rows}):
+        return None
     groups = await _groups(tx, routing, rows)
     wanted: dict[GateKey, int] = {}
     for keys, indexes in groups:
@@ -52,6 +54,11 @@ async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], 
     return counting
 
 
+def _has_weight(routing: RoutingTable, route: int) -> bool:
+    key = routing.by_number[route].key
+    return any(limit.weight is not None for limit in routing.limits_of(key.lane, key.kind))
+
+
 _Group = tuple[list[tuple[LimitRow, GateKey]], list[int]]
 """The gates of jobs that have the same ones, and the places of these jobs."""
 
@@ -60,10 +67,11 @@ async def _groups(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row]
     routes = {row[_ROUTE]: routing.by_number[row[_ROUTE]].key for row in rows}
     limits = {route: routing.limits_of(key.lane, key.kind) for route, key in routes.items()}
     sources = {limit.key_source for found in limits.values() for limit in found}
+    with_tags = any(gates.TAG in source for source in sources)
     given: dict[int, str | None] = {}
-    if "given" in sources:
+    if any("given" in source for source in sources):
         given = {seq: at.given for seq, at in (await tx.jobs_at_gates([row[_SEQ] for row in rows])).items()}
-    same: Any = _by_columns if sources <= {gates.ALL, "tenant", "affinity", "given"} else _by_tags
+    same: Any = _by_tags if with_tags else _by_columns
     places: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
         places.setdefault((same(row), given.get(row[_SEQ])), []).append(index)
@@ -77,7 +85,7 @@ async def _groups(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row]
 
 def _key(limit: LimitRow, row: Row, given: str | None) -> str | None:
     tags = "{}"
-    if row[_EXTRA] is not None and limit.key_source.startswith(gates.TAG):
+    if row[_EXTRA] is not None and gates.TAG in limit.key_source:
         tags = strict_json.decode(row[_EXTRA]).get("tags_json", tags)
     return limit.key_among(row[_TENANT], row[_AFFINITY], tags, given)
 

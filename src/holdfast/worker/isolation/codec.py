@@ -36,6 +36,8 @@ def encode_outcome(outcome: outcomes.Outcome, tenant: str) -> tuple[Message, lis
             artifacts = [_encode_artifact(artifact) for artifact in outcome.artifacts]
             follow_ups = [_encode_job(new) for new in outcome.follow_ups]
             encoded = {"outcome": "done", "result": outcome.result, "artifacts": artifacts, "follow_ups": follow_ups}
+            if outcome.usage is not None:
+                encoded["usage"] = dict(outcome.usage)
             return encoded, [artifact.data for artifact in outcome.artifacts if isinstance(artifact, Artifact)]
         case outcomes.Failed():
             return {"outcome": "failed", "options": _encode_failed(outcome, tenant)}, []
@@ -43,7 +45,7 @@ def encode_outcome(outcome: outcomes.Outcome, tenant: str) -> tuple[Message, lis
             return {
                 "outcome": "deferred",
                 "options": _encode_options(
-                    {"after": outcome.after, "until": outcome.until, "closes": outcome.closes}
+                    {field.name: getattr(outcome, field.name) for field in dataclasses.fields(outcome)}
                 ),
             }, []
         case outcomes.Released():
@@ -57,7 +59,7 @@ def decode_outcome(message: Message, blobs: list[bytes]) -> outcomes.Outcome:
             remaining = iter(blobs)
             artifacts = tuple(_decode_artifact(encoded, remaining) for encoded in message["artifacts"])
             follow_ups = tuple(_decode_job(new) for new in message["follow_ups"])
-            return outcomes.Done(message["result"], follow_ups, artifacts)
+            return outcomes.Done(message["result"], follow_ups, artifacts, message.get("usage"))
         case "failed":
             return outcomes.Failed(**_decode_options(message["options"]))
         case "deferred":

@@ -275,7 +275,8 @@ create table holdfast.flow_limit (
     name        text collate "C" not null unique,
     kinds       text,
     lanes       text,
-    key_source  text not null
+    key_source  text not null,
+    weight      text
 );
 
 -- Gates: a limit for one key. A claim of its jobs, or an offer to parked ones, locks the row. The number of permits in use is
@@ -291,11 +292,20 @@ create table holdfast.gate (
     unique (flow_limit, key)
 ) with (fillfactor = 50);
 
--- The keys that jobs were given for limits.
+-- The keys and weights that jobs were given for limits.
 create table holdfast.limit_key (
-    seq bigint primary key,
-    key text not null
+    seq    bigint primary key,
+    weight integer,
+    key    text
 );
+
+-- How much more than their weight jobs have used at a gate, negative if less, until a fold corrects the gate.
+create table holdfast.gate_usage (
+    number bigint primary key generated always as identity,
+    gate   bigint not null,
+    amount bigint not null
+);
+create index gate_usage_gate on holdfast.gate_usage (gate);
 
 -- What processes counted in a stretch of time: arrivals, ends by outcome, and histograms, by lane and kind, as JSON.
 create table holdfast.rollup (

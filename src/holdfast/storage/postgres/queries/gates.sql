@@ -11,6 +11,10 @@ select count(*) from (
     select 1 from holdfast.job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s
 ) found;
 
+-- name: gate_offered_jobs
+-- Read some ready jobs of a route that were offered by a gate.
+select seq from holdfast.job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s;
+
 -- name: gate_parked
 -- Count the jobs that are parked at a gate, up to a maximum.
 select count(*) from (select 1 from holdfast.job where gate = %(gate)s and state = 'parked' limit %(limit)s) found;
@@ -72,6 +76,17 @@ select h.seq, h.priority, h.fair_key, h.due_at_ms
      order by j.due_at_ms, j.seq
      limit %(limit)s / (select count(*) from keys) + 1
  ) h;
+
+-- name: gate_usage_add
+-- Record how much more than their weight jobs have used: for each the number of its limit, its key and the amount; return the gates.
+insert into holdfast.gate_usage (gate, amount)
+select g.gate, p.amount from unnest(%(used_0)s::bigint[], %(used_1)s::text[], %(used_2)s::bigint[]) as p (flow_limit, key, amount)
+  join holdfast.gate g on g.flow_limit = p.flow_limit and g.key = p.key
+returning gate;
+
+-- name: gate_usage_take
+-- Delete what was recorded for gates and return it.
+delete from holdfast.gate_usage where gate = any (%(gates)s::bigint[]) returning gate, amount;
 
 -- name: gate_write
 -- Write what a gate keeps in mind.
@@ -158,8 +173,8 @@ update holdfast.job j
  where j.seq = p.seq and coalesce(j.state, '') = 'ready';
 
 -- name: jobs_at_gates
--- Read the gates of jobs, and the keys that they were given.
-select j.seq, j.gate, k.key from holdfast.job j
+-- Read the gates of jobs, and the keys and weights that they were given.
+select j.seq, j.gate, k.key, k.weight from holdfast.job j
   left join holdfast.limit_key k on k.seq = j.seq
  where j.seq = any (%(seqs)s::bigint[]);
 
@@ -193,8 +208,8 @@ delete from holdfast.flow_limit where number = %(number)s;
 
 -- name: limit_insert
 -- Store a limit.
-insert into holdfast.flow_limit (name, kinds, lanes, key_source, concurrency, rate, period_ms, burst)
-values (%(name)s, %(kinds)s, %(lanes)s, %(key_source)s, %(concurrency)s, %(rate)s, %(period_ms)s, %(burst)s)
+insert into holdfast.flow_limit (name, kinds, lanes, key_source, concurrency, rate, period_ms, burst, weight)
+values (%(name)s, %(kinds)s, %(lanes)s, %(key_source)s, %(concurrency)s, %(rate)s, %(period_ms)s, %(burst)s, %(weight)s)
 returning number;
 
 -- name: limit_keys_delete
@@ -202,18 +217,19 @@ returning number;
 delete from holdfast.limit_key where seq = any (%(seqs)s::bigint[]);
 
 -- name: limit_keys_insert
--- Store the keys that jobs were given, one for each row of values.
-insert into holdfast.limit_key (seq, key) select * from unnest(%(c0)s::bigint[], %(c1)s::text[]);
+-- Store the keys and weights that jobs were given, one for each row of values.
+insert into holdfast.limit_key (seq, key, weight) select * from unnest(%(c0)s::bigint[], %(c1)s::text[], %(c2)s::integer[]);
 
 -- name: limit_write
 -- Store the numbers of a changed limit.
 update holdfast.flow_limit
-   set concurrency = %(concurrency)s, rate = %(rate)s, period_ms = %(period_ms)s, burst = %(burst)s
+   set concurrency = %(concurrency)s, rate = %(rate)s, period_ms = %(period_ms)s, burst = %(burst)s,
+       weight = %(weight)s
  where number = %(number)s;
 
 -- name: limits_all
 -- Read all limits.
-select number, name, kinds, lanes, key_source, concurrency, rate, period_ms, burst from holdfast.flow_limit order by name;
+select number, name, kinds, lanes, key_source, concurrency, rate, period_ms, burst, weight from holdfast.flow_limit order by name;
 
 -- name: limits_use
 -- Record that the store has limits.

@@ -197,7 +197,8 @@ create table holdfast_flow_limit (
     concurrency integer,
     rate        integer,
     period_ms   integer,
-    burst       integer
+    burst       integer,
+    weight      text
 ) strict;
 
 -- Gates: a limit for one key. The number of permits in use is that of running jobs which name the gate. A gate may
@@ -213,11 +214,20 @@ create table holdfast_gate (
     unique (flow_limit, key)
 ) strict;
 
--- The keys that jobs were given for limits.
+-- The keys and weights that jobs were given for limits.
 create table holdfast_limit_key (
-    seq integer primary key,
-    key text not null
+    seq    integer primary key,
+    key    text,
+    weight integer
 ) strict;
+
+-- How much more than their weight jobs have used at a gate, negative if less, until a fold corrects the gate.
+create table holdfast_gate_usage (
+    number integer primary key,
+    gate   integer not null,
+    amount integer not null
+) strict;
+create index holdfast_gate_usage_gate on holdfast_gate_usage (gate);
 
 -- What processes counted in a stretch of time: arrivals, ends by outcome, and histograms, by lane and kind, as JSON.
 create table holdfast_rollup (

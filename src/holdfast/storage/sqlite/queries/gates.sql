@@ -11,6 +11,10 @@ select count(*) from (
     select 1 from holdfast_job where gate = :gate and state = {ready} and route = :route limit :limit
 );
 
+-- name: gate_offered_jobs
+-- Read some ready jobs of a route that were offered by a gate.
+select seq from holdfast_job where gate = :gate and state = {ready} and route = :route limit :limit;
+
 -- name: gate_parked
 -- Count the jobs that are parked at a gate, up to a maximum.
 select count(*) from (select 1 from holdfast_job where gate = :gate and state = {parked} limit :limit);
@@ -65,6 +69,17 @@ select j.seq, j.priority, j.fair_key, j.due_at_ms
                     and o.fair_key = k.fair_key
                   order by o.due_at_ms, o.seq
                   limit :limit / (select count(*) from keys) + 1);
+
+-- name: gate_usage_add
+-- Record how much more than their weight jobs have used: for each the number of its limit, its key and the amount; return the gates.
+insert into holdfast_gate_usage (gate, amount)
+select g.gate, p.value ->> 2 from json_each(:used) p
+  join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1
+returning gate;
+
+-- name: gate_usage_take
+-- Delete what was recorded for gates and return it.
+delete from holdfast_gate_usage where gate in (select value from json_each(:gates)) returning gate, amount;
 
 -- name: gate_write
 -- Write what a gate keeps in mind.
@@ -166,8 +181,8 @@ update holdfast_job
                   and used_at_ms > :started_at_ms - 3600000);
 
 -- name: jobs_at_gates
--- Read the gates of jobs, and the keys that they were given.
-select j.seq, j.gate, k.key from holdfast_job j
+-- Read the gates of jobs, and the keys and weights that they were given.
+select j.seq, j.gate, k.key, k.weight from holdfast_job j
   left join holdfast_limit_key k on k.seq = j.seq
  where j.seq in (select value from json_each(:seqs));
 
@@ -195,8 +210,8 @@ delete from holdfast_flow_limit where number = :number;
 
 -- name: limit_insert
 -- Store a limit.
-insert into holdfast_flow_limit (name, kinds, lanes, key_source, concurrency, rate, period_ms, burst)
-values (:name, :kinds, :lanes, :key_source, :concurrency, :rate, :period_ms, :burst)
+insert into holdfast_flow_limit (name, kinds, lanes, key_source, concurrency, rate, period_ms, burst, weight)
+values (:name, :kinds, :lanes, :key_source, :concurrency, :rate, :period_ms, :burst, :weight)
 returning number;
 
 -- name: limit_keys_delete
@@ -204,18 +219,19 @@ returning number;
 delete from holdfast_limit_key where seq in (select value from json_each(:seqs));
 
 -- name: limit_keys_insert
--- Store the keys that jobs were given, one for each row of values.
-insert into holdfast_limit_key (seq, key) values (?, ?);
+-- Store the keys and weights that jobs were given, one for each row of values.
+insert into holdfast_limit_key (seq, key, weight) values (?, ?, ?);
 
 -- name: limit_write
 -- Store the numbers of a changed limit.
 update holdfast_flow_limit
-   set concurrency = :concurrency, rate = :rate, period_ms = :period_ms, burst = :burst
+   set concurrency = :concurrency, rate = :rate, period_ms = :period_ms, burst = :burst,
+       weight = :weight
  where number = :number;
 
 -- name: limits_all
 -- Read all limits.
-select number, name, kinds, lanes, key_source, concurrency, rate, period_ms, burst from holdfast_flow_limit order by name;
+select number, name, kinds, lanes, key_source, concurrency, rate, period_ms, burst, weight from holdfast_flow_limit order by name;
 
 -- name: limits_use
 -- Record that the store has limits.
