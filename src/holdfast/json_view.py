@@ -196,7 +196,7 @@ def kind(one: kinds.Kind) -> Document:
 
 def lane(one: routing.Lane) -> Document:
     """Return a lane with its settings."""
-    return {"name": one.name, "state": one.state, "order": one.order, "events": one.events, "backoff": one.backoff}
+    return asdict(one)
 
 
 def requeued(one: results.Requeued) -> Document:

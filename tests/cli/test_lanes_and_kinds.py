@@ -21,8 +21,8 @@ def test_lanes_in_json(cli: Cli) -> None:
 
     listed = cli.json("lanes", "list")["lanes"]
 
-    bulk = {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block", "jobs": {}}
-    assert bulk in listed
+    bulk = {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block"}
+    assert {**bulk, "max_waiting": None, "target_age": None, "jobs": {}} in listed
 
 
 def test_set_changes_only_the_given_settings(cli: Cli) -> None:
@@ -36,8 +36,23 @@ def test_set_changes_only_the_given_settings(cli: Cli) -> None:
         "order": "strict",
         "events": "all",
         "backoff": "block",
+        "max_waiting": None,
+        "target_age": None,
     }
     assert "skip" in cli.text("lanes", "set", "bulk", "--backoff", "skip")
+
+
+def test_a_bound_and_a_target_are_set_shown_and_removed(cli: Cli) -> None:
+    cli.queue.lanes.set("bulk", state="active")
+    answer = cli.json("lanes", "set", "bulk", "--max-waiting", "1", "--target-age", "2m")
+    assert (answer["max_waiting"], answer["target_age"]) == (1, 120)
+    cli.text("enqueue", "a", "--lane", "bulk")
+    assert "lanes set bulk --max-waiting" in cli.refusal("enqueue", "a", "--lane", "bulk", code=1)
+    shown = cli.text("lanes", "list", columns=160)
+    assert "MAX WAITING" in shown
+    assert ["1", "2m"] in [line.split()[4:6] for line in shown.splitlines()]
+    answer = cli.json("lanes", "set", "bulk", "--max-waiting", "0", "--target-age", "0s")
+    assert (answer["max_waiting"], answer["target_age"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,20 @@ class TestRelease:
         queue.settle(claims[-1], Done())
         assert state(queue, child) == "ready"
 
+    @pytest.mark.slow("it stores 10,000 jobs")
+    def test_one_settle_fans_out_to_9_999_jobs_and_the_one_that_joins_them(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("split").job)
+        parts: list[Any] = [{"kind": "part", "payload": {"n": n}} for n in range(9_999)]
+        queue.settle(
+            claim, Done(follow_ups=[*parts, {"kind": "join", "job_id": "join", "after": list(range(9_999))}])
+        )
+
+        assert queue.counts() == {"dependent": 1, "done": 1, "ready": 9_999}
+        claims = queue.claim_many(kinds=["part"], limit=300)
+        assert [one.job.payload["n"] for one in claims] == list(range(300))
+        queue.settle_many([(one, Done()) for one in claims])
+        assert state(queue, "join") == "dependent"
+
     def test_a_chain_and_a_diamond(self, queue: Queue) -> None:
         top, left, right, bottom = queue.enqueue_many(
             [

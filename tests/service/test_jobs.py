@@ -92,6 +92,15 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(server: Server) -> None:
     assert server.queue.counts() == {"ready": 2}
 
 
+def test_a_full_lane_answers_429_and_when_to_come_back(server: Server) -> None:
+    server.queue.lanes.set("l", max_waiting=1)
+    producer = server.client("produce")
+    assert producer.post("/v1/jobs", {"kind": "a", "lane": "l"}).status == 201
+    answer = producer.post("/v1/jobs", {"kind": "a", "lane": "l"})
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (429, "queue_full", "1")
+    assert (answer.json["lane"], answer.json["limit"]) == ("l", 1)
+
+
 # --- idempotency ---------------------------------------------------------------------------------------------------
 
 

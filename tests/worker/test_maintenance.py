@@ -176,7 +176,7 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
     with running_worker(queue):
         wait_until(lambda: len(queue.admin.workers()) == 1)
         with outage:
-            outage.struck(5)
+            outage.wait_struck(5)
             with pytest.raises(StoreUnreachable):
                 queue.enqueue("note", {})
         harness.clock.advance(10)

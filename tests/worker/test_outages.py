@@ -122,7 +122,7 @@ def test_an_outage_is_logged_once_by_each_part_and_its_end_too(
             wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
             proceed.set()
             wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
-            outage.struck(5)
+            outage.wait_struck(5)
         assert wait_finished(queue, enqueued.id).state == "done"
         wait_until(lambda: bool(_messages(caplog, "claims and settlements succeed again")))
 

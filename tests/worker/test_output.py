@@ -286,7 +286,7 @@ def test_text_emitted_while_the_store_is_away_is_written_when_it_returns(harness
         started.set()
         wait_for_event(proceed)
         context.emit("kept ")
-        outage.struck(2)
+        outage.wait_struck(2)
         context.emit("too")
 
     enqueued = queue.enqueue("talk", {})
@@ -294,7 +294,7 @@ def test_text_emitted_while_the_store_is_away_is_written_when_it_returns(harness
         wait_for_event(started)
         with outage:
             proceed.set()
-            outage.struck(4)
+            outage.wait_struck(4)
         assert wait_finished(queue, enqueued.id).state == "done"
 
     assert text_of(queue, enqueued.id) == "kept too"

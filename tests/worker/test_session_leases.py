@@ -165,7 +165,7 @@ def test_a_settlement_survives_a_store_that_is_away_for_a_while(harness: Harness
         chat.halts()
         with outage:
             chat.proceed.set()
-            outage.struck(2)
+            outage.wait_struck(2)
         jobs = all_ended(chat.queue, ids)
 
     assert [(job.result, job.attempt) for job in jobs] == [(["one", "two"], 1)] * 2

@@ -198,7 +198,7 @@ def test_a_store_that_is_away_for_a_while_costs_no_attempt(harness: Harness) -> 
     with running_worker(queue, concurrency=10) as working:
         wait_until(lambda: working.worker.status().ended.get("done", 0) > 20)
         with outage:
-            outage.struck(3)
+            outage.wait_struck(3)
         outage.lose_answers(3)
         wait_until(lambda: working.worker.status().ended == {"done": 500})
 
@@ -250,7 +250,7 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
         wait_for_event(slow.started)
         with outage:
             slow.proceed.set()
-            outage.struck(2)
+            outage.wait_struck(2)
             working.worker.stop()
             working.worker.stop()
             working.end()

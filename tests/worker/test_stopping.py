@@ -338,7 +338,7 @@ def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -
             started.set()
             wait_for_event(noted)
             timer.advance(LEASE_SECONDS / 3)
-            outage.struck(2)
+            outage.wait_struck(2)
         wait_until(lambda: queue.get(enqueued.id).phase == "loading")
         proceed.set()
         wait_finished(queue, enqueued.id)

@@ -99,7 +99,7 @@ class Outage(Faults):
         """Whether all answers to lose have been lost."""
         return self._unknown == 0
 
-    def struck(self, times: int) -> None:
+    def wait_struck(self, times: int) -> None:
         """Wait until the fault has occurred that often."""
         wait_until(lambda: self._faults >= times)
 

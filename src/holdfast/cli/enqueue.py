@@ -70,6 +70,18 @@ Examples:
     help="Also add no second job for this long after the first one, even if it has finished.",
 )
 @click.option(
+    "--debounce",
+    type=params.DURATION,
+    metavar="DURATION",
+    help="Run so long after the last enqueue of the key, with its payload.",
+)
+@click.option(
+    "--max-wait",
+    type=params.DURATION,
+    metavar="DURATION",
+    help="With --debounce: at the latest so long after the first enqueue.",
+)
+@click.option(
     "--on-duplicate",
     type=click.Choice(["keep", "replace", "run_again"]),
     help="What to do if the key exists. Default: keep.",

@@ -32,6 +32,7 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     errors.LimitNotFound: "'holdfast limits list' shows the names",
     errors.TokenNotFound: "'holdfast token list' shows the ids",
     errors.ArtifactNotFound: "holdfast jobs show {job_id}",
+    errors.QueueFull: "holdfast lanes set {lane} --max-waiting N",
     errors.LaneDraining: "holdfast lanes set {lane} --state active",
     errors.KindRetired: "holdfast kinds restore {kind}",
     errors.EventsPruned: "continue with --after {horizon}; the events in between are deleted",

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from holdfast import json_view, types
-from holdfast.cli import errors, formatting, options, tables
+from holdfast.cli import errors, formatting, options, params, tables
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import job
 
@@ -52,11 +52,14 @@ def list_(terminal: Terminal) -> None:
     Order: fair alternates between tenants; strict uses only priority, due time and
     enqueue order. Backoff: with block, a session entry in backoff delays the later
     entries; with skip it does not. --state draining asks for confirmation.
+    With --max-waiting, enqueueing fails while a tenant has so many ready and parked
+    jobs in the lane. Lanes above their target age are reported by doctor and top.
 
     Examples:
       holdfast lanes set bulk --state paused
       holdfast lanes set bulk --state draining --dry-run
       holdfast lanes set audit --order strict --events all
+      holdfast lanes set mail --max-waiting 10000 --target-age 1m
     """,
 )
 @click.argument("lane")
@@ -64,6 +67,8 @@ def list_(terminal: Terminal) -> None:
 @click.option("--order", type=click.Choice(["fair", "strict"]), help="The claim order.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
 @click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry delays its session.")
+@click.option("--max-waiting", type=int, metavar="N", help="How many jobs of each tenant may wait; 0: any number.")
+@click.option("--target-age", type=params.DURATION, help="How old ready jobs should be at most; 0s: no target.")
 @options.destructive
 @options.pass_terminal
 def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
@@ -71,8 +76,10 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
 
     Settings whose option is not given stay unchanged.
     """
-    if not any(changes.values()):
-        raise errors.CommandError("nothing to change: give --state, --order, --events or --backoff")
+    if all(value is None for value in changes.values()):
+        raise errors.CommandError(
+            "nothing to change: give --state, --order, --events, --backoff, --max-waiting or --target-age"
+        )
     drains = changes["state"] == "draining"
     terminal.require_confirmation(allowed=dry_run or yes or not drains)
     with terminal.queue() as queue:
@@ -93,6 +100,10 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
         _draw(terminal, [changed], {})
 
 
+def _age(lane: types.Lane) -> str:
+    return "" if lane.target_age is None else formatting.duration(lane.target_age * 1000)
+
+
 def _draw(terminal: Terminal, found: list[types.Lane], counts: dict[str, dict[str, int]]) -> None:
     columns = [
         tables.Column("LANE", [lane.name for lane in found]),
@@ -100,6 +111,10 @@ def _draw(terminal: Terminal, found: list[types.Lane], counts: dict[str, dict[st
         tables.Column("ORDER", [lane.order for lane in found]),
         tables.Column("EVENTS", [lane.events for lane in found]),
         tables.Column("BACKOFF", [lane.backoff for lane in found], hide_if="block"),
+        tables.Column(
+            "MAX WAITING", ["" if one.max_waiting is None else f"{one.max_waiting:,}" for one in found], hide_if=""
+        ),
+        tables.Column("TARGET AGE", [_age(lane) for lane in found], hide_if=""),
         *tables.counts_columns([counts.get(lane.name, {}) for lane in found]),
     ]
     terminal.show(tables.table(columns, terminal.out.width))

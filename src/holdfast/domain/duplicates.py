@@ -21,6 +21,10 @@ DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_succ
 
 def resolve_duplicate(new: new_job.CheckedJob, holder: JobRow, successor: JobRow | None) -> DuplicateAction:
     """Return what an enqueue does if *holder*, an unfinished job, has the same key."""
+    if new.debounce is not None and holder.epoch == 0:
+        return "replace"
+    if new.debounce is not None:
+        return "succeed" if successor is None else "replace_successor"
     match new.settings.on_duplicate:
         case "replace":
             if holder.epoch > 0 or holder.state == "blocked":

@@ -16,6 +16,7 @@
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
+    │   ├── QueueFull          the lane has too many waiting jobs
     │   ├── KindRetired        the kind accepts no new jobs
     │   ├── EventsPruned       the events after the cursor have been pruned
     │   ├── NotAuthenticated   the service needs a token that is valid now
@@ -281,6 +282,24 @@ class LaneDraining(Refused):
     def __init__(self, lane: str) -> None:
         super().__init__(f"lane {lane!r} is draining and accepts no new jobs; set it active to enqueue again")
         self.lane = lane
+
+
+class QueueFull(Refused):
+    """The tenant has as many jobs waiting in the lane as the lane allows."""
+
+    code = "queue_full"
+    lane: str
+    """The name of the lane."""
+    limit: int
+    """How many jobs of one tenant may wait in it."""
+
+    def __init__(self, lane: str, tenant: str, limit: int) -> None:
+        super().__init__(
+            f"lane {lane!r} is full: tenant {tenant!r} would have more than {limit} jobs waiting in it;"
+            " enqueue again later, or raise max_waiting of the lane"
+        )
+        self.lane = lane
+        self.limit = limit
 
 
 class KindRetired(Refused):

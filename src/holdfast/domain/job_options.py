@@ -51,6 +51,11 @@ class EnqueueOptions(sessions.SessionOptions, total=False):
     on_duplicate: OnDuplicate
     """If an unfinished job has the dedupe key: `keep` (default) returns it; `replace` gives it the new content if it
     was never claimed; `run_again` adds a job that runs after it if it is running, else returns it."""
+    debounce: Duration | None
+    """With a dedupe key: it runs so many seconds after the last enqueue of the key, with the newest content. If the
+    job was already claimed, one more job runs after it."""
+    max_wait: Duration | None
+    """With `debounce`: at most for how many seconds after the first enqueue it is postponed; default: any time."""
     events: EventScope
     """`all` records every transition of this job, not only the final one."""
     artifacts: Sequence[AnyArtifact]

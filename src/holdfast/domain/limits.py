@@ -51,7 +51,7 @@ ENQUEUE_MANY_MAX: Final = 10_000
 ENQUEUE_MANY_BYTES_MAX: Final = 64 << 20
 CLAIM_MAX: Final = 1_000
 SETTLE_MANY_MAX: Final = 1_000
-FOLLOW_UPS_MAX: Final = 1_000
+FOLLOW_UPS_MAX: Final = 10_000
 DEPENDENCIES_MAX: Final = 10_000
 # PostgreSQL keeps advisory locks in a table of limited size that all transactions share.
 KEYS_LOCKED_MAX: Final = 256
@@ -64,6 +64,7 @@ CAPABILITIES_MAX: Final = 256
 AFFINITIES_MAX: Final = 64
 REQUEUE_MANY_MAX: Final = 1_000
 ROUTES_MAX: Final = 10_000
+LANE_WAITING_MAX: Final = 1_000_000
 SESSION_ENTRY_MESSAGES_MAX: Final = 1_000
 SESSION_CLAIM_DEFAULT: Final = 100
 SESSION_SCAN_SURPLUS: Final = 32

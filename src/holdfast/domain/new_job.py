@@ -14,6 +14,7 @@ from holdfast.domain.artifacts import CheckedArtifact, check_artifacts, contents
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
 from holdfast.domain.codec import NULL, Codec, encode_text, is_encoded
+from holdfast.domain.debounce import Debounce, check_debounce, check_dedupe_for
 from holdfast.domain.dependencies import DEPENDENCY_OPTIONS, Dependencies, check_dependencies
 from holdfast.domain.gates import GivenForLimits, check_given
 from holdfast.domain.job import SYSTEM_LANE as _SYSTEM_LANE, JobRow, LazyRow
@@ -144,6 +145,8 @@ class CheckedJob(NamedTuple):
     """What it was given for limits by key."""
     on_end: CheckedJob | None = None
     """The job that runs once it has ended."""
+    debounce: Debounce | None = None
+    """For how long it waits for another enqueue of its key."""
 
     def encoded(self, codec: Codec, field: str) -> CheckedJob:
         """Return the job with its payload encoded; the digest stays, because it identifies what the caller sent."""
@@ -170,6 +173,8 @@ _OWN_OPTIONS: Final = DEPENDENCY_OPTIONS | {
     "job_id",
     "dedupe_key",
     "dedupe_for",
+    "debounce",
+    "max_wait",
     "artifacts",
     "webhook_url",
     "limit_key",
@@ -219,7 +224,7 @@ def digest_of(checked: CheckedJob) -> str:
     settings, payload_json, key = checked.settings, checked.payload_json, checked.dedupe_key
     rare = (checked.webhook_url, checked.dedupe_for_ms, checked.dependencies, checked.for_limits)
     identity = _identity_of(checked.on_end)
-    return _digest(settings, payload_json, key, checked.entry, checked.artifacts, *rare, identity)
+    return _digest(settings, payload_json, key, checked.entry, checked.artifacts, *rare, identity, checked.debounce)
 
 
 def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
@@ -247,7 +252,7 @@ def copy_job(new: JobLike, checked: CheckedJob) -> NewJob:
 def _check(
     kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str, job_type: type[object]
 ) -> CheckedJob:
-    chosen = key = entry = webhook_url = dedupe_for_ms = after = for_limits = on_end = None
+    chosen = key = entry = webhook_url = dedupe_for_ms = after = for_limits = on_end = debounce = None
     artifacts: tuple[CheckedArtifact, ...] = ()
     given = None if issubclass(job_type, TaskJob) else options
     if options and not _OPTIONS.issuperset(options):
@@ -259,7 +264,8 @@ def _check(
     if options and not _OWN_OPTIONS.isdisjoint(options):
         chosen = validation.chosen_id(options.get("job_id"), "job_id")
         key = validation.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
-        dedupe_for_ms = _dedupe_for_ms(options, key)
+        dedupe_for_ms = check_dedupe_for(options, key)
+        debounce = check_debounce(options, key)
         artifacts = check_artifacts(options.get("artifacts", ()))
         if options.get("webhook_url") is not None:
             webhook_url = webhook_urls.check_url(options["webhook_url"], "webhook_url")
@@ -267,7 +273,8 @@ def _check(
         for_limits = check_given(options, in_session=entry is not None)
         if (callback := options.get("on_end")) is not None:
             on_end = check_callback(callback, "on_end")
-        options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}  # type: ignore[assignment]
+        delay = {} if debounce is None else {"delay": debounce.pause_ms / 1000}
+        options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS} | delay  # type: ignore[assignment]
     settings = _settings(kind, tenant, options, keyed=key is not None)
     if (settings.route.lane == SYSTEM_LANE or kind == SYSTEM_KIND) and job_type is not SystemJob:
         field = "kind" if kind == SYSTEM_KIND else "lane"
@@ -278,11 +285,11 @@ def _check(
         settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     rare = (webhook_url, dedupe_for_ms)
-    parts = (*rare, after, for_limits, _identity_of(on_end))
+    parts = (*rare, after, for_limits, _identity_of(on_end), debounce)
     digest = None if chosen is None else _digest(settings, payload_json, key, entry, artifacts, *parts)
     known = (chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts, None, *rare)
     return tuple.__new__(
-        CheckedJob, (*known, (None, None), after, for_limits, on_end)
+        CheckedJob, (*known, (None, None), after, for_limits, on_end, debounce)
     )  # in a third of the time that the constructor takes
 
 
@@ -390,23 +397,13 @@ def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
     return None
 
 
-def _dedupe_for_ms(options: JobOptions, key: str | None) -> int | None:
-    if (period := options.get("dedupe_for")) is None:
-        return None
-    if key is None:
-        raise errors.InvalidInput("dedupe_for", "requires a dedupe_key")
-    if options.get("on_duplicate", "keep") != "keep":
-        raise errors.InvalidInput("dedupe_for", "cannot be combined with an on_duplicate other than keep")
-    return validation.duration_ms(period, "dedupe_for", 1)
-
-
 def _digest(
     settings: JobSettings,
     payload_json: str,
     key: str | None,
     entry: sessions.SessionEntry | None,
     artifacts: Sequence[CheckedArtifact],
-    *rare: str | int | Dependencies | GivenForLimits | tuple[JobSettings, str] | None,
+    *rare: str | int | Dependencies | GivenForLimits | Debounce | tuple[JobSettings, str] | None,
 ) -> str:
     bodies = map(strict_json.decode, (payload_json, settings.headers_json, settings.tags_json))
     content = [settings._replace(headers_json="", tags_json=""), key, *bodies, entry]
@@ -448,6 +445,7 @@ def with_publication(new: CheckedJob, publication: Publication | None) -> Checke
     excluded = {
         *(() if new.entry is None else sessions.UNSUPPORTED_OPTIONS),
         *(() if new.webhook_url is None else ("events",)),
+        *(() if new.debounce is None else ("delay",)),
     }
     changes = {
         field: value
@@ -510,7 +508,8 @@ def plain_job(new: CheckedJob, routing: RoutingTable) -> tuple[CheckedJob, Route
     if route is None or new.settings.record_all or key.lane in routing.recorded_lanes or key.kind in routing.retired:
         return None
     lane = routing.lanes.get(key.lane)
-    return None if lane is not None and lane.state == "draining" else (new, route)
+    refusing = lane is not None and (lane.state == "draining" or lane.max_waiting is not None)
+    return None if refusing else (new, route)
 
 
 def times_of(settings: JobSettings, now: Now) -> tuple[int, int | None]:

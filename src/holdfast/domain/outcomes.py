@@ -166,6 +166,13 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")
         for index, new in enumerate(done.follow_ups)
     )
+    # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
+    if (
+        4 * sum(len(new.payload_json) for new in follow_ups) > limits.ENQUEUE_MANY_BYTES_MAX
+        and sum(len(new.payload_json.encode()) for new in follow_ups) > limits.ENQUEUE_MANY_BYTES_MAX
+    ):
+        problem = f"have payloads of more than {limits.ENQUEUE_MANY_BYTES_MAX} bytes together; enqueue fewer jobs"
+        raise errors.InvalidInput("follow_ups", problem)
     artifacts = artifact_rules.check_artifacts(done.artifacts)
     if any(new.artifacts for new in follow_ups):
         all_artifacts = [artifacts, *(new.artifacts for new in follow_ups)]

@@ -28,6 +28,7 @@ _RISE: Final = 2
 _LANES_MAX: Final = 50
 _AFFINITIES_MAX: Final = 50
 _KEYS_SHOWN: Final = 3
+LATE_LANES: Final = "late lanes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class LaneFlow:
     """How long an attempt waited until it started, for 19 of 20 of them; None if there were none."""
     ran_seconds: float | None
     """How long an attempt ran, for 19 of 20 of them."""
+    target_age: float | None = None
+    """For how many seconds the oldest ready job should be due at most; None if there is no target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ def needs(
     ranked += [(2, _of_silent(one)) for one in workers if one.state == "silent" and one.held]
     ranked += [(3 if rises(one) else 6, _of_failure(one)) for one in failures if one.this_hour]
     ranked += [(4, one) for one in (*_old_lanes(backlog, lanes), *gates)]
-    shown = {"unserved jobs"}
+    shown = {"unserved jobs", LATE_LANES}
     ranked += [(5, _of_finding(one)) for one in findings if one.status == "warning" and one.name not in shown]
     return [need for _, need in sorted(ranked, key=lambda one: (one[0], -one[1].count))]
 
@@ -244,11 +247,13 @@ def _of_silent(one: WorkerInfo) -> Need:
 def _old_lanes(backlog: Backlog, lanes: Mapping[str, Lane]) -> list[Need]:
     found = []
     for lane, (jobs, age_seconds) in sorted(_waiting_by_lane(backlog).items()):
-        if age_seconds > _LANE_OLD_SECONDS and (lane not in lanes or lanes[lane].state != "paused"):
+        known = lanes.get(lane) or Lane(lane)
+        if age_seconds > (known.target_age or _LANE_OLD_SECONDS) and known.state != "paused":
             what = f"in lane {lane} the oldest of {_many(jobs, limits.BACKLOG_COUNTED_MAX)} ready jobs has waited for"
             command = f"holdfast jobs list --state ready --lane {shlex.quote(lane)}"
-            what = f"{what} {age_seconds / 60:,.0f} minutes"
-            found.append(Need("warning", "lane", lane, what, "", None, jobs, (), command))
+            what = f"{what} {_age(age_seconds)}"
+            cause = "" if known.target_age is None else f"its target age is {_age(known.target_age)}"
+            found.append(Need("warning", "lane", lane, what, cause, None, jobs, (), command))
     return found
 
 
@@ -277,6 +282,29 @@ def of_gates(gates: Iterable[WaitingGate], limits_by_number: Mapping[int, LimitR
             what = f"at limit {name} the oldest of {jobs} has waited for {oldest_ms / 60_000:,.0f} minutes"
             found.append(Need("warning", "limit", name, what, "", None, parked, (), command))
     return found
+
+
+def late_findings(backlog: Backlog, lanes: Mapping[str, Lane]) -> list[Finding]:
+    """Return what `doctor` says about lanes with a target age."""
+    targets = {one.name: one.target_age for one in lanes.values() if one.target_age and one.state != "paused"}
+    if not targets:
+        return []
+    ages = {lane: age_seconds for lane, (_, age_seconds) in _waiting_by_lane(backlog).items()}
+    late = [name for name, target in sorted(targets.items()) if ages.get(name, 0.0) > target]
+    return [
+        Finding(
+            LATE_LANES,
+            "warning",
+            f"in lane {name} the oldest ready job has waited {_age(ages[name])}; the target is {_age(targets[name])}",
+            "start more workers for the lane, or change --target-age",
+            name,
+        )
+        for name in late
+    ] or [Finding(LATE_LANES, "ok", "none")]
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:,.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
 
 
 _ABOUT: Final[Mapping[str, Subject]] = {"webhooks": "webhook", "schedules": "schedule"}
@@ -366,9 +394,9 @@ def lane_flows(
             if lane == name:
                 ended[outcome] = ended.get(outcome, 0) + sums.jobs
         arrived, done, failed = (ended.get(outcome, 0) for outcome in ("arrived", "done", "failed"))
-        state = lanes[name].state if name in lanes else "active"
-        waited, ran = _durations(recent, name)
-        found.append(LaneFlow(name, state, jobs, age_seconds, arrived, done, failed, waited, ran))
+        known = lanes.get(name) or Lane(name)
+        ages = (*_durations(recent, name), known.target_age)
+        found.append(LaneFlow(name, known.state, jobs, age_seconds, arrived, done, failed, *ages))
     return sorted(found, key=lambda one: (-one.oldest_age_seconds, one.lane))[:_LANES_MAX]
 
 

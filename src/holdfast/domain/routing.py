@@ -44,6 +44,10 @@ class Lane:
     """`all` records every transition of its jobs, `terminal` only the final ones."""
     backoff: LaneBackoff = "block"
     """`block`: a session entry that waits for another attempt blocks those behind it; `skip`: they overtake it."""
+    max_waiting: int | None = None
+    """How many ready and parked jobs each tenant may have in it; None if any number."""
+    target_age: float | None = None
+    """For how many seconds its oldest ready job should be due at most; None if there is no target."""
 
 
 def fair_key_of(lane: Lane, tenant: str) -> str:
@@ -101,6 +105,10 @@ class RoutingTable:
         self.publications = {kind.name: kind.publication for kind in self.kinds.values() if kind.publication}
         self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes in which every transition is recorded."""
+        self.bounded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.max_waiting is not None)
+        """The lanes in which the number of waiting jobs has a bound."""
+        self.waiting: dict[tuple[str, str], tuple[int, int]] = {}
+        """What this process has counted in bounded lanes: the time and the number of jobs, by lane and tenant."""
         self._limits_of: dict[tuple[str, str], tuple[LimitRow, ...]] = {}
         self._gated = frozenset(
             route.number
@@ -116,6 +124,10 @@ class RoutingTable:
         if found is None:
             found = self._configured[name] = Lane(name)
         return found
+
+    def routes_of(self, lane: str) -> list[int]:
+        """Return the numbers of the routes of a lane."""
+        return [route.number for key, route in self.routes.items() if key.lane == lane]
 
     def is_gated(self, routes: Iterable[Route]) -> bool:
         """Return whether jobs on any of these routes may need room at a gate."""

@@ -52,6 +52,7 @@ UNSUPPORTED_OPTIONS: Final = {
     "dedupe_scope": "cannot be combined with session",
     "dedupe_for": "cannot be combined with session; use a message_id",
     "on_duplicate": "cannot be combined with session",
+    "debounce": "cannot be combined with session",
 }
 
 

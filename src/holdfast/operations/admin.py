@@ -245,6 +245,8 @@ class LaneChange(NamedTuple):
     order: LaneOrder | None = None
     events: EventScope | None = None
     backoff: LaneBackoff | None = None
+    max_waiting: int | None = None
+    target_age: float | None = None
 
 
 async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
@@ -252,10 +254,13 @@ async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple
     await tx.lock_routing()
     routing = await tx.routing()
     before = routing.lane(name)
-    after = replace(before, **{option: value for option, value in change._asdict().items() if value is not None})
+    given = {option: value for option, value in change._asdict().items() if value is not None}
+    # 0 removes a bound or a target.
+    given |= {option: given[option] or None for option in ("max_waiting", "target_age") if option in given}
+    after = replace(before, **given)
     await tx.set_lane(after)
     tx.notify([notifications.lane_topic(name), notifications.sessions_topic(name)])
-    return after, [route.number for key, route in routing.routes.items() if key.lane == name]
+    return after, routing.routes_of(name)
 
 
 async def apply_lane_options(tx: StoreTransaction, seqs: Sequence[int]) -> None:

@@ -16,11 +16,12 @@ from holdfast.domain import (
     validation,
 )
 from holdfast.domain.claims import Claim
+from holdfast.domain.debounce import postponed
 from holdfast.domain.dependencies import Dependencies
 from holdfast.domain.job import HOLDING_KEY, JobRow, job_of, row_of
 from holdfast.domain.results import StoredJob, stored_new
 from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
-from holdfast.operations import artifacts, dependencies, session_enqueue, webhook_events
+from holdfast.operations import artifacts, back_pressure, dependencies, session_enqueue, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
 from holdfast.storage import notifications
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
@@ -75,7 +76,9 @@ async def enqueue_jobs(
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_accepted(routing, route)
         routing = await _intern_routes(tx, routing, routes.keys())
-        if is_plain and routing.recorded_lanes.isdisjoint(route.lane for route in routes):
+        lanes = {route.lane for route in routes}
+        is_bounded = not routing.bounded_lanes.isdisjoint(lanes)
+        if is_plain and not is_bounded and routing.recorded_lanes.isdisjoint(lanes):
             tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
             jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
             tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
@@ -91,9 +94,11 @@ async def enqueue_jobs(
                 results.append(StoredJob(job_of(_add_job(call, new, seq)), created=True))
             else:
                 results.append(await _enqueue_one(tx, call, new, seq))
+        if is_bounded:
+            await back_pressure.check_room(tx, routing, zip(checked_jobs, results, strict=True), now, field)
     except errors.Refused as refusal:
         if len(checked_jobs) > 1:
-            refusal.path = f"{field}[{index}]"
+            refusal.path = refusal.path or f"{field}[{index}]"
         raise
     await _flush(tx, call)
     await _write_extras(tx, call, checked_jobs, results, field)
@@ -375,7 +380,7 @@ async def _handle_duplicate(
         first = None if new.dedupe_for_ms is None else call.kept.get(_key(new))
         return None if first is None else StoredJob(job_of(first), created=False)
     successor = None
-    if new.settings.on_duplicate == "run_again" and holder.state == "running":
+    if (new.settings.on_duplicate == "run_again" and holder.state == "running") or (new.debounce and holder.epoch):
         # Write now: the successor may have been added earlier in this call.
         await _flush(tx, call)
         successor = await tx.successor_by_key(_key(new))
@@ -422,18 +427,30 @@ async def live_holder(
 async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: new_job.CheckedJob) -> JobRow:
     await _flush(tx, call)
     replaced = duplicates.replace_content(job, new)
-    if not await artifacts.replace_inputs(tx, job, new.artifacts, call.now) and replaced == job:
+    has_inputs = await artifacts.replace_inputs(tx, job, new.artifacts, call.now)
+    if not has_inputs and replaced == job and new.debounce is None:
         return job
     recorded: dict[int, events.EventName] = {}
+    later = replaced if new.debounce is None else postponed(replaced, new.debounce, call.now)
+    if later is not replaced:
+        await tx.update_content(job, replaced)
+        postponing = transitions.Transition(replaced, later, "replaced")
+        [replaced] = await apply_transitions(tx, call.routing, [postponing], call.now)
+        _remember(call, new, replaced)
+        return replaced
     if records(call.routing, replaced, "replaced"):
         replaced = replaced.counting_event()
         recorded[replaced.seq] = "replaced"
     await tx.update_content(job, replaced)
     await tx.append_events(recorded, call.now)
+    _remember(call, new, replaced)
+    return replaced
+
+
+def _remember(call: _EnqueueCall, new: new_job.CheckedJob, replaced: JobRow) -> None:
     for jobs in (call.new_holders, call.holders):
         if (holder := jobs.get(_key(new))) is not None and holder.seq == replaced.seq:
             jobs[_key(new)] = replaced
-    return replaced
 
 
 async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:

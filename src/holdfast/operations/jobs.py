@@ -8,6 +8,7 @@ from typing import TypeAlias
 from holdfast.domain import clock, errors, limits, new_job, results, serving, strict_json, transitions, validation
 from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job, JobRow, attempt_of, job_of
+from holdfast.domain.overview import late_findings
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.operations import rollups, schedule_findings, webhook_events
 from holdfast.storage import contract, notifications
@@ -163,9 +164,17 @@ async def problems_beside(
         ),
         _finding(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
         *serving.unserved_findings(without_worker),
+        *await _late_lanes(tx),
         *await webhook_events.findings(tx),
         *await schedule_findings.findings(tx),
     ]
+
+
+async def _late_lanes(tx: contract.StoreTransaction) -> list[results.Finding]:
+    lanes = (await tx.routing()).lanes
+    if all(lane.target_age is None for lane in lanes.values()):
+        return []
+    return late_findings(await backlog(tx), lanes)
 
 
 def _finding(count: int, name: str, message: str, remedy: str) -> results.Finding:

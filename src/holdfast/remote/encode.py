@@ -70,12 +70,10 @@ def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: boo
     sent |= _known_to_client(new, sent)
     if settings.tenant != tenant or (new.given is not None and "tenant" in new.given):
         sent["tenant"] = settings.tenant
-    if new.dedupe_key is not None:
-        sent["dedupe_key"] = new.dedupe_key
-        sent["dedupe_scope"] = "kind" if settings.dedupe_kind else "tenant"
-        sent["on_duplicate"] = settings.on_duplicate
-    if new.dedupe_for_ms is not None:
-        sent["dedupe_for"] = new.dedupe_for_ms / 1000
+    if new.debounce is not None:
+        # The delay follows from it.
+        sent.pop("delay", None)
+    sent |= _dedupe_options(new)
     payload: Any = strict_json.decode(new.payload_json)
     if new.entry is not None:
         sent = {option: value for option, value in sent.items() if option not in {"priority", "affinity"}}
@@ -93,6 +91,22 @@ def new_job(new: CheckedJob, *, tenant: str = routing.DEFAULT_NAME, with_id: boo
     if new.digest is not None or (with_id and not (new.entry is not None and new.entry.message_id is not None)):
         sent["job_id"] = new.id
     return {"kind": settings.route.kind, **({} if payload is None else {"payload": payload}), **sent}
+
+
+def _dedupe_options(new: CheckedJob) -> dict[str, Any]:
+    if new.dedupe_key is None:
+        return {}
+    sent: dict[str, Any] = {
+        "dedupe_key": new.dedupe_key,
+        "dedupe_scope": "kind" if new.settings.dedupe_kind else "tenant",
+        "on_duplicate": new.settings.on_duplicate,
+    }
+    if new.dedupe_for_ms is not None:
+        sent["dedupe_for"] = new.dedupe_for_ms / 1000
+    if new.debounce is not None:
+        sent["debounce"] = new.debounce.pause_ms / 1000
+        sent |= {} if new.debounce.max_wait_ms is None else {"max_wait": new.debounce.max_wait_ms / 1000}
+    return sent
 
 
 def _known_to_client(new: CheckedJob, sent: Mapping[str, Any]) -> dict[str, Any]:

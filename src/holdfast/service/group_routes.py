@@ -56,7 +56,7 @@ GROUPS: Final = (
         body_bytes_max=bulk_routes.MANY_BYTES_MAX,
         status=201,
         idempotent=True,
-        problems=(404, 409),
+        problems=(404, 409, 429),
     ),
     call.Endpoint(
         "GET",

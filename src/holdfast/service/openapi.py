@@ -27,7 +27,7 @@ _DESCRIPTIONS: Final = {
     416: "The artifact has no such range",
     415: "Another Content-Type is expected",
     422: "A value is invalid; `field` names it",
-    429: "Too many streams",
+    429: "Too many streams, or waiting jobs in the lane",
     500: "A defect of the service or its configuration",
     503: "The store does not answer; send the request again",
     507: "The store is full",

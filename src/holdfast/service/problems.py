@@ -25,6 +25,7 @@ STATUSES: Final[Mapping[type[errors.HoldfastError], int]] = {
     errors.Conflict: 409,
     errors.LaneDraining: 409,
     errors.KindRetired: 409,
+    errors.QueueFull: 429,
     errors.Refused: 409,
     errors.EventsPruned: 410,
     errors.NotAuthenticated: 401,
@@ -129,7 +130,7 @@ def _library_problem(error: errors.HoldfastError) -> ProblemError:
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status == 503:
+    if status in {429, 503}:
         headers["Retry-After"] = "1"
     return ProblemError(status, error.code, detail, headers=headers, **extras)
 

@@ -52,7 +52,7 @@ _JOBS: Final = (
         body_bytes_max=_JOB_BYTES_MAX,
         status=201,
         idempotent=True,
-        problems=(404, 409),
+        problems=(404, 409, 429),
     ),
     call.Endpoint(
         "POST",
@@ -68,7 +68,7 @@ _JOBS: Final = (
         body_bytes_max=_MANY_BYTES_MAX,
         status=201,
         idempotent=True,
-        problems=(404, 409),
+        problems=(404, 409, 429),
     ),
     call.Endpoint(
         "POST",
@@ -319,9 +319,21 @@ _LANE_SETTINGS: Final = schemas.strict(
         "order": schemas.choice(*routing.LANE_ORDERS),
         "events": schemas.choice(*routing.EVENT_SCOPES),
         "backoff": schemas.choice(*routing.LANE_BACKOFFS),
+        "max_waiting": schemas.integer(
+            0, limits.LANE_WAITING_MAX, description="How many jobs of each tenant may wait; 0 for any number."
+        ),
+        "target_age": schemas.number(0, schemas.SECONDS_MAX, "How old ready jobs may be; 0 for no target."),
     },
 )
-_LANE: Final = {"name": "mail", "state": "active", "order": "fair", "events": "terminal", "backoff": "block"}
+_LANE: Final = {
+    "name": "mail",
+    "state": "active",
+    "order": "fair",
+    "events": "terminal",
+    "backoff": "block",
+    "max_waiting": 10_000,
+    "target_age": 60.0,
+}
 _WORKERS: Final = schemas.shape(workers={"type": "array", "items": schemas.ref("Worker")})
 _KIND_STATE: Final = schemas.shape(kind=schemas.STRING, retired=schemas.BOOLEAN)
 

@@ -152,9 +152,9 @@ NEW_JOB: Final = strict(
         "job_id": nullable(text(limits.JOB_ID_CHARS_MAX, "An id chosen by the caller.")),
         "dedupe_key": nullable(text(limits.DEDUPE_KEY_CHARS_MAX)),
         "dedupe_scope": choice("kind", "tenant"),
-        "dedupe_for": nullable(
-            number(0.001, SECONDS_MAX, "Seconds for which the key finds the job, even if it has finished.")
-        ),
+        "dedupe_for": nullable(number(0.001, SECONDS_MAX, "Seconds for which the key finds the job, even finished.")),
+        "debounce": nullable(number(0.001, SECONDS_MAX, "Seconds to wait for another enqueue of the dedupe key.")),
+        "max_wait": nullable(number(0.001, SECONDS_MAX, "The longest wait, in seconds from the first enqueue.")),
         "on_duplicate": choice("keep", "replace", "run_again"),
         "events": choice("terminal", "all"),
         "artifacts": ARTIFACTS,
@@ -411,6 +411,7 @@ PROBLEM: Final = {
     "description": "RFC 9457. `code` is stable; `field` is the JSON path of the refused value, `limit` the limit.",
 }
 
+_LANE: Final = dict.fromkeys(("name", "state", "order", "events", "backoff"), STRING)
 COMPONENTS: Final[dict[str, Schema]] = {
     "Job": JOB,
     "Failure": FAILURE,
@@ -435,7 +436,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Enqueued": shape(created=BOOLEAN, job=ref("Job")),
     "Event": EVENT,
-    "Lane": shape(name=STRING, state=STRING, order=STRING, events=STRING, backoff=STRING),
+    "Lane": shape(**_LANE, max_waiting=nullable(INTEGER), target_age=nullable({"type": "number"})),
     "Kind": shape(
         name=STRING,
         retired=BOOLEAN,

@@ -124,6 +124,13 @@ class FlowTransaction(ABC):
         """Return the jobs on which a job depends, in the given order, without locking them."""
 
     @abstractmethod
+    async def count_waiting(self, routes: Sequence[int], tenant: str, priorities: int, maximum: int) -> int:
+        """Return how many jobs of *tenant* are ready or parked on these routes, up to *maximum*.
+
+        Of each route the highest *priorities* are counted.
+        """
+
+    @abstractmethod
     async def unfinished_of_tree(self, root: str, after: int, limit: int) -> list[int]:
         """Return unfinished jobs of a tree besides its first, in order, after one of them, without locking them."""
 

@@ -228,6 +228,7 @@ SharedQuery: TypeAlias = Literal[
     "jobs_dependent",
     "jobs_named",
     "jobs_states",
+    "lane_waiting",
     "members_end",
     "members_insert",
     "members_reopen",

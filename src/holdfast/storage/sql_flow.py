@@ -49,6 +49,12 @@ class SqlFlow(SqlQueries):
         """Append wake rows of jobs that others wait for."""
         await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
 
+    async def count_waiting(self, routes: Sequence[int], tenant: str, priorities: int, maximum: int) -> int:
+        """Return how many jobs of a tenant are ready or parked."""
+        values = {"routes": list(routes), "tenant": tenant, "priorities": priorities, "maximum": maximum}
+        [[count]] = await self.query("lane_waiting", values)
+        return int(count)
+
     async def unfinished_of_tree(self, root: str, after: int, limit: int) -> list[int]:
         """Return unfinished jobs of a tree."""
         rows = await self.query("tree_unfinished", {"root": root, "after": after, "limit": limit})

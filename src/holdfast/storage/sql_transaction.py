@@ -141,6 +141,8 @@ class SqlTransaction(
             "lane_order": lane.order,
             "events": lane.events,
             "backoff": lane.backoff,
+            "max_waiting": lane.max_waiting,
+            "target_age_ms": None if lane.target_age is None else round(lane.target_age * 1000),
         }
         await self.query("lane_write", values)
         await self._new_routing_version()

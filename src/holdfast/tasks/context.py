@@ -112,7 +112,7 @@ class Context:
         new = self._state.complete(_new_job(job, payload, options))
         checked = new_job.check_job(new, fresh_id="checked", tenant=self.job.tenant)
         # Copy the payload, because the handler may change the original later.
-        self._state.add_follow_up(new_job.copy_job(new, checked))
+        self._state.add_follow_up(new_job.copy_job(new, checked), len(checked.payload_json))
 
     def used(self, **amounts: int) -> None:
         """Report what the attempt has used, such as `context.used(tokens=812)`; amounts of one name add up.

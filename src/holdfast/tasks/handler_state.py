@@ -79,6 +79,7 @@ class HandlerState:
     __slots__ = (
         "_artifacts",
         "_ended",
+        "_follow_up_size",
         "_follow_ups",
         "_lock",
         "_logger",
@@ -106,6 +107,7 @@ class HandlerState:
         self._artifacts: dict[str, AnyArtifact] = {}
         self._follow_ups: list[new_job.NewJob] = []
         self._used: dict[str, int] | None = None
+        self._follow_up_size = 0
         self._ended = False
         # Created on first use: a worker creates a state for every job, and most handlers never need these.
         self._stop: Event | None = None
@@ -195,11 +197,15 @@ class HandlerState:
             artifacts.check_direct_size(size + sum(len(one.data) for one in others), "data")
             self._artifacts[name] = artifact
 
-    def add_follow_up(self, new: new_job.NewJob) -> None:
-        """Add a validated job to enqueue with the settlement."""
+    def add_follow_up(self, new: new_job.NewJob, size: int) -> None:
+        """Add a validated job, whose payload has *size* characters, to enqueue with the settlement."""
         with self._lock:
             if len(self._follow_ups) >= limits.FOLLOW_UPS_MAX:
                 raise errors.InvalidInput("job", f"exceeds the limit of {limits.FOLLOW_UPS_MAX} follow-ups")
+            if self._follow_up_size + size > limits.ENQUEUE_MANY_BYTES_MAX:
+                problem = f"makes the payloads of the follow-ups exceed {limits.ENQUEUE_MANY_BYTES_MAX} bytes"
+                raise errors.InvalidInput("payload", problem)
+            self._follow_up_size += size
             self._follow_ups.append(new)
 
     def complete(self, new: new_job.JobLike) -> new_job.JobLike:

@@ -34,6 +34,13 @@ READY: Final = Metric("holdfast_jobs_ready", "gauge", LABELS, "Jobs that can be 
 OLDEST: Final = Metric(
     "holdfast_oldest_ready_age_seconds", "gauge", LABELS, "How long the oldest ready job has been due", "store"
 )
+TARGET_AGE: Final = Metric(
+    "holdfast_lane_target_age_seconds",
+    "gauge",
+    ("lane",),
+    "How long the oldest ready job of the lane should be due at most; only lanes with a target",
+    "store",
+)
 SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their due time", "store")
 BLOCKED: Final = Metric("holdfast_jobs_blocked", "gauge", (), "Jobs that wait for a predecessor to end", "store")
 DEPENDENT: Final = Metric("holdfast_jobs_dependent", "gauge", (), "Jobs that wait for others to end", "store")
@@ -83,6 +90,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     STORE_UP,
     READY,
     OLDEST,
+    TARGET_AGE,
     SCHEDULED,
     BLOCKED,
     DEPENDENT,

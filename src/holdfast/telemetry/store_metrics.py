@@ -16,6 +16,7 @@ from holdfast.client import queue_state
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import errors, limits, results
+from holdfast.domain.routing import Lane
 from holdfast.telemetry import metric_definitions
 
 log = logging.getLogger("holdfast.telemetry")
@@ -53,11 +54,17 @@ class StoreCollector(Collector):
     def _read_store(self) -> list[Family]:
         try:
             backlog = self._queue.admin.backlog()
+            lanes = self._queue.lanes.list()
             workers = self._queue.admin.workers(limit=limits.PAGE_MAX)
         except errors.HoldfastError as error:
             log.warning("cannot read metrics from the store: %s", error)
             return [_single(metric_definitions.STORE_UP, 0)]
-        return [_single(metric_definitions.STORE_UP, 1), *_backlog_families(backlog), _worker_family(workers)]
+        return [
+            _single(metric_definitions.STORE_UP, 1),
+            *_backlog_families(backlog),
+            _target_family(lanes),
+            _worker_family(workers),
+        ]
 
 
 def next_read_at(started_at: float, ended_at: float, cache_seconds: float) -> float:
@@ -81,6 +88,14 @@ def _backlog_families(backlog: results.Backlog) -> list[Family]:
         _single(metric_definitions.EXPIRED, backlog.expired),
         _single(metric_definitions.SUSPECT, backlog.suspect),
     ]
+
+
+def _target_family(lanes: Iterable[Lane]) -> Family:
+    family = _family(metric_definitions.TARGET_AGE)
+    for lane in lanes:
+        if lane.target_age is not None:
+            family.add_metric([lane.name], lane.target_age)
+    return family
 
 
 def _worker_family(workers: Iterable[results.WorkerInfo]) -> Family:

@@ -92,6 +92,8 @@ $$;
 
 -- Configured lanes; any other lane has the defaults.
 create table holdfast.lane (
+    target_age_ms bigint,
+    max_waiting   integer,
     lane       text collate "C" primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
     lane_order text not null check (lane_order in ('fair', 'strict')),
@@ -210,7 +212,7 @@ create table holdfast.edge (
     primary key (child, parent)
 );
 create index edge_parent on holdfast.edge (parent, child);
-create index edge_pending on holdfast.edge (child)
+create index edge_pending on holdfast.edge (child, parent)
     where ended is null;
 create index edge_waiting on holdfast.edge (parent, child)
     where ended is null;

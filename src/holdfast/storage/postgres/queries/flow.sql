@@ -162,6 +162,43 @@ select id, seq, tenant from holdfast.job where id = any (%(ids)s::text[]);
 -- Read the ids and states of jobs, without locking them.
 select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[]);
 
+-- name: lane_waiting
+-- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
+with recursive
+ready (route, priority, depth) as (
+    select r.route, (select j.priority from holdfast.job j
+                      where j.state = 'ready' and j.route = r.route order by j.priority desc limit 1), 1
+      from unnest(%(routes)s::integer[]) as r (route)
+    union all
+    select r.route, (select j.priority from holdfast.job j
+                      where j.state = 'ready' and j.route = r.route and j.priority < r.priority
+                      order by j.priority desc limit 1), r.depth + 1
+      from ready r where r.priority is not null and r.depth < %(priorities)s
+),
+parked (gate, route, priority, depth) as (
+    select g.gate, r.route, (select j.priority from holdfast.job j
+                              where j.gate = g.gate and j.state = 'parked' and j.route = r.route
+                              order by j.priority desc limit 1), 1
+      from unnest(%(routes)s::integer[]) as r (route) cross join holdfast.gate g
+    union all
+    select p.gate, p.route, (select j.priority from holdfast.job j
+                              where j.gate = p.gate and j.state = 'parked' and j.route = p.route
+                                and j.priority < p.priority
+                              order by j.priority desc limit 1), p.depth + 1
+      from parked p where p.priority is not null and p.depth < %(priorities)s
+)
+select count(*) from (
+    select 1 from ready r join holdfast.job j
+        on j.state = 'ready' and j.route = r.route and j.priority = r.priority and j.fair_key = %(tenant)s
+    union all
+    select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.job j
+        on j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s and j.route = r.route
+    union all
+    select 1 from parked p join holdfast.job j
+        on j.gate = p.gate and j.state = 'parked' and j.route = p.route and j.priority = p.priority
+           and j.fair_key in (%(tenant)s, '') and j.tenant = %(tenant)s
+    limit %(maximum)s) counted;
+
 -- name: members_end
 -- Record that members of a group have ended in a state; return those whose ends were not counted.
 update holdfast.edge set ended = %(state)s
@@ -196,9 +233,11 @@ select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[])
 /* lock: for update skip locked */;
 
 -- name: pending_children
--- Find those of these jobs that depend on a job whose end has not been counted.
-select n from unnest(%(seqs)s::bigint[]) as v (n)
- where exists (select 1 from holdfast.edge where child = n and ended is null);
+-- Find those of these jobs that depend on a job whose end has not been counted. Most parents end in the order of their numbers:
+-- from the highest down, a search meets none of the many index entries of edges that were marked before.
+select c.seq from unnest(%(seqs)s::bigint[]) as c (seq)
+ where (select e.parent from holdfast.edge e
+         where e.child = c.seq and e.ended is null order by e.parent desc limit 1) is not null;
 
 -- name: schedule_by_name
 -- Read one schedule.

@@ -28,11 +28,11 @@ on conflict (kind) do update set retired_at_ms = coalesce(kind.retired_at_ms, ex
 
 -- name: lane_write
 -- Store the settings of a lane.
-insert into holdfast.lane (lane, state, lane_order, events, backoff)
-values (%(lane)s, %(state)s, %(lane_order)s, %(events)s, %(backoff)s)
+insert into holdfast.lane (lane, state, lane_order, events, backoff, max_waiting, target_age_ms)
+values (%(lane)s, %(state)s, %(lane_order)s, %(events)s, %(backoff)s, %(max_waiting)s, %(target_age_ms)s)
 on conflict (lane) do update
    set state = excluded.state, lane_order = excluded.lane_order, events = excluded.events,
-       backoff = excluded.backoff;
+       backoff = excluded.backoff, max_waiting = excluded.max_waiting, target_age_ms = excluded.target_age_ms;
 
 -- name: route_insert
 -- Insert one route unless it exists, and return its number.
@@ -48,7 +48,7 @@ select kind, options, timeout_ms, session, schema, published_by, published_at_ms
 
 -- name: routing_lanes
 -- Read every configured lane.
-select lane, state, lane_order, events, backoff from holdfast.lane;
+select lane, state, lane_order, events, backoff, max_waiting, (target_age_ms / 1000.0)::float8 from holdfast.lane;
 
 -- name: routing_lock
 -- Lock the routing table exclusively until the transaction ends.

@@ -22,7 +22,9 @@ create table holdfast_lane (
     state      text not null check (state in ('active', 'paused', 'draining')),
     lane_order text not null check (lane_order in ('fair', 'strict')),
     events     text not null check (events in ('terminal', 'all')),
-    backoff    text not null check (backoff in ('block', 'skip'))
+    backoff    text not null check (backoff in ('block', 'skip')),
+    max_waiting   integer,
+    target_age_ms integer
 ) strict, without rowid;
 
 -- The catalog of kinds: what workers publish about their tasks, and which kinds are retired and accept no new jobs.

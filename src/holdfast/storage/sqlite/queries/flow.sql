@@ -155,6 +155,42 @@ select id, seq, tenant from holdfast_job where id in (select value from json_eac
 -- Read the ids and states of jobs, without locking them.
 select seq, id, (select name from holdfast_state where number = state) from holdfast_job where seq in (select value from json_each(:seqs));
 
+-- name: lane_waiting
+-- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
+with recursive
+ready (route, priority, depth) as (
+    select value, (select priority from holdfast_job
+                    where state = {ready} and route = value order by priority desc limit 1), 1
+      from json_each(:routes)
+    union all
+    select r.route, (select priority from holdfast_job
+                      where state = {ready} and route = r.route and priority < r.priority
+                      order by priority desc limit 1), r.depth + 1
+      from ready r where r.priority is not null and r.depth < :priorities
+),
+parked (gate, route, priority, depth) as (
+    select g.gate, value, (select priority from holdfast_job
+                            where gate = g.gate and state = {parked} and route = value
+                            order by priority desc limit 1), 1
+      from json_each(:routes) cross join holdfast_gate g
+    union all
+    select p.gate, p.route, (select priority from holdfast_job
+                              where gate = p.gate and state = {parked} and route = p.route and priority < p.priority
+                              order by priority desc limit 1), p.depth + 1
+      from parked p where p.priority is not null and p.depth < :priorities
+)
+select count(*) from (
+    select 1 from ready r cross join holdfast_job j
+     where j.state = {ready} and j.route = r.route and j.priority = r.priority and j.fair_key = :tenant
+    union all
+    select 1 from json_each(:routes) r cross join holdfast_job j
+     where j.state = {ready} and j.fair_key = '' and j.tenant = :tenant and j.route = r.value
+    union all
+    select 1 from parked p cross join holdfast_job j
+     where j.gate = p.gate and j.state = {parked} and j.route = p.route and j.priority = p.priority
+       and j.fair_key in (:tenant, '') and j.tenant = :tenant
+    limit :maximum);
+
 -- name: members_end
 -- Record that members of a group have ended in a state; return those whose ends were not counted.
 update holdfast_edge set ended = :state
@@ -189,7 +225,7 @@ select seq, id, (select name from holdfast_state where number = state) from hold
 -- name: pending_children
 -- Find those of these jobs that depend on a job whose end has not been counted.
 select value from json_each(:seqs)
- where exists (select 1 from holdfast_edge where child = value and ended is null);
+ where exists (select 1 from holdfast_edge indexed by holdfast_edge_pending where child = value and ended is null);
 
 -- name: schedule_by_name
 -- Read one schedule.

@@ -23,11 +23,11 @@ on conflict (kind) do update set retired_at_ms = coalesce(holdfast_kind.retired_
 
 -- name: lane_write
 -- Store the settings of a lane.
-insert into holdfast_lane (lane, state, lane_order, events, backoff)
-values (:lane, :state, :lane_order, :events, :backoff)
+insert into holdfast_lane (lane, state, lane_order, events, backoff, max_waiting, target_age_ms)
+values (:lane, :state, :lane_order, :events, :backoff, :max_waiting, :target_age_ms)
 on conflict (lane) do update
    set state = excluded.state, lane_order = excluded.lane_order, events = excluded.events,
-       backoff = excluded.backoff;
+       backoff = excluded.backoff, max_waiting = excluded.max_waiting, target_age_ms = excluded.target_age_ms;
 
 -- name: route_insert
 -- Insert one route unless it exists, and return its number.
@@ -43,7 +43,7 @@ select kind, options, timeout_ms, session, schema, published_by, published_at_ms
 
 -- name: routing_lanes
 -- Read every configured lane.
-select lane, state, lane_order, events, backoff from holdfast_lane;
+select lane, state, lane_order, events, backoff, max_waiting, target_age_ms / 1000.0 from holdfast_lane;
 
 -- name: routing_lock
 -- Does nothing: the only writer needs no lock on the routing table.

@@ -1,0 +1,112 @@
+"""Lanes with a bound of waiting jobs, and with a target for the age of the oldest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import Done, Queue
+from holdfast.errors import QueueFull
+from tests.support.assertions import refused
+from tests.support.clock import ManualClock
+from tests.support.job_states import start
+
+
+def fill(queue: Queue, count: int, **options: Any) -> None:
+    queue.enqueue_many([{"kind": f"k{n % 2}", "lane": "l", "priority": n % 3, **options} for n in range(count)])
+
+
+@pytest.mark.parametrize("order", ["fair", "strict"])
+def test_a_full_lane_refuses_new_jobs_of_that_tenant(queue: Queue, clock: ManualClock, order: Any) -> None:
+    queue.lanes.set("l", max_waiting=5, order=order)
+    fill(queue, 5)
+    with pytest.raises(QueueFull, match="max_waiting") as refusal:
+        queue.enqueue("k0", lane="l")
+    assert (refusal.value.lane, refusal.value.limit) == ("l", 5)
+    fill(queue, 5, tenant="acme")
+    queue.enqueue("k0", lane="other")
+    assert queue.claim(lanes=["l"], tenant="default") is not None
+    clock.advance(1)
+    queue.enqueue("k0", lane="l")
+    clock.advance(1)
+    with pytest.raises(QueueFull, match=r"^jobs\[1\]"):
+        queue.enqueue_many([{"kind": "k0", "lane": "other"}, {"kind": "k0", "lane": "l"}])
+    assert queue.counts(by="lane") == {"l": 11, "other": 1}
+    queue.lanes.set("l", max_waiting=0)
+    fill(queue, 3)
+
+
+def test_a_call_is_stored_as_a_whole_or_not_at_all(queue: Queue) -> None:
+    queue.lanes.set("l", max_waiting=5)
+    with pytest.raises(QueueFull, match=r"^jobs\[5\]") as refusal:
+        fill(queue, 6)
+    assert (refusal.value.lane, refusal.value.limit) == ("l", 5)
+    group = queue.group("g")
+    for _ in range(6):
+        group.enqueue("k0", lane="l")
+    with pytest.raises(QueueFull), group:
+        pass
+    assert queue.counts() == {}
+    fill(queue, 5)
+
+
+def test_duplicates_follow_ups_callbacks_and_requeues_are_accepted(queue: Queue, clock: ManualClock) -> None:
+    parent = queue.enqueue("a", lane="l", on_end={"kind": "end", "lane": "l"})
+    claim = start(queue, parent.job)
+    failed = queue.enqueue("b", lane="l")
+    queue.cancel(failed.id)
+    queue.enqueue("k0", lane="l", dedupe_key="k")
+    named = queue.enqueue("k0", lane="l", job_id="named")
+    queue.lanes.set("l", max_waiting=2)
+    with pytest.raises(QueueFull):
+        queue.enqueue("k0", lane="l")
+
+    assert not queue.enqueue("k0", lane="l", dedupe_key="k", on_duplicate="replace").created
+    assert not queue.enqueue("k0", lane="l", job_id="named").created
+    queue.settle(claim, Done(follow_ups=[{"kind": "next", "lane": "l"}]))
+    clock.advance(1)
+    queue.claim_many(kinds=["none"])
+    queue.requeue(failed.id)
+    assert {job.kind for job in queue.jobs(state="ready")} == {"k0", "next", "end", "b"}
+    assert named.created
+
+
+def test_parked_jobs_count(queue: Queue, clock: ManualClock) -> None:
+    queue.limits.set("one", lanes=["l"], key="tenant", concurrency=1)
+    queue.lanes.set("l", max_waiting=4)
+    fill(queue, 4)
+    assert len(queue.claim_many(lanes=["l"], limit=4)) == 1
+    assert queue.counts()["parked"] == 3
+    clock.advance(1)
+    fill(queue, 1)
+    with pytest.raises(QueueFull):
+        fill(queue, 1)
+
+
+def test_a_late_lane_is_reported(queue: Queue, clock: ManualClock) -> None:
+    assert queue.lanes.set("l", target_age=60).target_age == 60
+    fill(queue, 2)
+
+    def findings() -> list[tuple[str, str]]:
+        return [(one.status, one.detail) for one in queue.admin.report().findings if one.name == "late lanes"]
+
+    assert findings() == [("ok", "none")]
+    clock.advance(61)
+    assert findings() == [
+        ("warning", "in lane l the oldest ready job has waited 61 seconds; the target is 60 seconds")
+    ]
+    overview = queue.admin.overview()
+    [lane] = [one for one in overview.lanes if one.lane == "l"]
+    assert (lane.target_age, lane.oldest_age_seconds) == (60, 61)
+    [need] = [one for one in overview.needs if one.about == "lane"]
+    assert (need.subject, need.cause) == ("l", "its target age is 60 seconds")
+    queue.lanes.set("l", target_age=0)
+    assert findings() == []
+
+
+@pytest.mark.validation
+@pytest.mark.parametrize("options", [{"max_waiting": -1}, {"max_waiting": 1_000_001}, {"target_age": -1}])
+def test_bad_settings_are_refused(queue: Queue, options: dict[str, Any]) -> None:
+    with refused(queue, next(iter(options))):
+        queue.lanes.set("l", **options)
