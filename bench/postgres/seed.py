@@ -21,6 +21,18 @@ _CHANGED = {
     "tenant": _TENANT,
     "fair_key": f"case when fair_key = '' then '' else {_TENANT} end",
 }
+# What indexes find of the copies.
+_OPEN = b"""
+insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity)
+select seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity
+  from holdfast.job where seq > %(newest)s and finished_at_ms is null
+"""
+_ENDED = b"""
+insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
+select state, finished_at_ms, array_agg(seq order by seq), array_agg(event_count order by seq)
+  from holdfast.job where seq > %(newest)s and finished_at_ms is not null
+ group by state, finished_at_ms, seq / 1000
+"""
 _COLUMNS = b"""
 select attname from pg_attribute
  where attrelid = 'holdfast.job'::regclass and attnum > 0 and not attisdropped and attgenerated = ''
@@ -64,4 +76,7 @@ def _multiply(url: str, template: list[int], total: int) -> None:
             " where seq between %(first)s and %(last)s order by copy, seq) template"
         )
         numbers = {"first": min(template), "last": max(template), "copies": total // len(template) - 1}
+        [[newest]] = connection.execute(b"select max(seq) from holdfast.job").fetchall()
         connection.execute(copying.encode(), numbers)
+        for statement in (_OPEN, _ENDED):
+            connection.execute(statement, {"newest": newest})

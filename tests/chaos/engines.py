@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import psycopg
+from psycopg import sql
 
 import holdfast
 from holdfast import Transaction
+from tests.support.postgres_invariants import VIOLATIONS
 
 # The engines' names; the fixture `store_url` creates a new store of each.
 ENGINES = ["sqlite", "postgres"]
@@ -108,7 +110,7 @@ _STRAYS = """
     union all
     select 'route', id from holdfast.job where route not in (select route from holdfast.route)
     union all
-    select 'event', job_id from holdfast.event group by job_id, number having count(*) > 1"""
+    select 'event', id from holdfast.event, unnest(job_ids) as id group by id, number having count(*) > 1"""
 
 
 class PostgresDatabase:
@@ -142,7 +144,9 @@ class PostgresDatabase:
 
     def damage(self) -> list[str]:
         with psycopg.connect(self._url) as connection:
-            return [f"stray {what} of {which}" for what, which in connection.execute(_STRAYS)]
+            found = [f"stray {what} of {which}" for what, which in connection.execute(_STRAYS)]
+            violations = sql.SQL(VIOLATIONS).format(schema=sql.Identifier("holdfast"))
+            return found + [f"job {seq}: {what}" for what, seq in connection.execute(violations)]
 
 
 def open_engine(url: str) -> Engine:

@@ -21,9 +21,9 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.job_states import all_events, claimed
 from tests.support.postgres_server import Connection, Server, database_url, server_url
 
-BY_NUMBER = "select event, job_id from {}.event where event > %s order by event"
+BY_NUMBER = "select event, job_ids[1] from {}.event where event > %s order by event"
 BY_NUMBER_BELOW_THE_OLDEST_OPEN = """
-    select event, job_id from {}.event
+    select event, job_ids[1] from {}.event
      where event > %s and xid < pg_snapshot_xmin(pg_current_snapshot()) order by event"""
 
 

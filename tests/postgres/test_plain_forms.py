@@ -25,7 +25,10 @@ from tests.support.postgres_server import database_url
 # All columns but those that number events and transactions: in one call, the order of jobs may differ.
 TABLES = {
     "job_row": "*",
-    "event": "job_id, number, name, at_ms, route, tenant, tags, state, attempt, epoch, worker, due_at_ms",
+    "open_job": "*",
+    "ended, unnest(seqs, event_counts) as u (seq, event_count)": "state, finished_at_ms, seq, event_count",
+    "event, unnest(job_ids) as u (job_id)": "job_id, number, name, at_ms, route, tenant, tags, state, attempt, epoch,"
+    " worker, due_at_ms",
     "attempt": "*",
     "fair_key": "*",
     "route": "*",
@@ -33,6 +36,15 @@ TABLES = {
     "session": "tenant, name, enqueue_seq, fence, head_seq, head_route, head_entry_type, head_fair_key",
     "tag": "*",
 }
+# A claim of that name may have jobs that others hold now.
+RENAMING = (
+    "update {0}.job set lease_token = %(renamed)s where lease_token = %(token)s",
+    """with renamed as (delete from {0}.lease where token = %(token)s returning *)
+       insert into {0}.lease as l (token, worker, until_ms, seqs)
+       select %(renamed)s, worker, until_ms, seqs from renamed
+       on conflict (token, worker) do update
+          set until_ms = least(l.until_ms, excluded.until_ms), seqs = l.seqs || excluded.seqs""",
+)
 
 
 class PairOfSchemas(plain_forms.Pair):
@@ -57,8 +69,8 @@ class PairOfSchemas(plain_forms.Pair):
         return without_plain_forms()
 
     def rename_token(self, index: int, token: str, renamed: str) -> None:
-        text = f"update {self.schemas[index]}.job set lease_token = %s where lease_token = %s"
-        self._connection.execute(text.encode(), [renamed, token])
+        for text in RENAMING:
+            self._connection.execute(text.format(self.schemas[index]).encode(), {"token": token, "renamed": renamed})
 
     def contents_of(self, index: int) -> dict[str, list[Any]]:
         schema = self.schemas[index]

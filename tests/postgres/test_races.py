@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 import holdfast
@@ -192,6 +193,36 @@ def test_a_reader_sees_all_events_or_learns_that_some_were_deleted(racers: Racer
     assert pruning.result().events == 3
     with pytest.raises(holdfast.errors.HoldfastError):
         racers.queue.events(after=before.cursor)
+
+
+def test_of_a_claim_that_two_calls_settle_in_parts_nothing_is_left_after_its_lease(
+    racers: Racers, url: str, schema: str
+) -> None:
+    racers.queue.enqueue("mail", dedupe_key=KEY)
+    racers.queue.enqueue("mail")
+    first, second = racers.queue.claim_many(limit=2, lease=10)
+    settling = racers.slow.begin(lambda slow: slow.settle(first, Done()))
+    racers.queue.settle(second, Done())
+    racers.slow.go_on()
+    assert settling.result().state == "done"
+    racers.clock.advance(11)
+
+    assert claim_ids(racers.queue) == []
+    with psycopg.connect(url) as connection:
+        assert connection.execute(f"select count(*) from {schema}.lease".encode()).fetchall() == [(0,)]
+
+
+def test_a_lease_that_was_extended_is_not_taken_back_when_its_claim_is_looked_at(racers: Racers) -> None:
+    made = racers.queue.enqueue("mail")
+    claim = claim_one(racers.queue, lease=10)
+    racers.queue.heartbeat(claim, lease=20)
+    racers.clock.advance(11)
+    looking = racers.slow.begin(claim_ids)
+    assert claim_ids(racers.queue) == []
+    racers.slow.go_on()
+    assert looking.result() == []
+    racers.clock.advance(10)
+    assert claim_ids(racers.queue) == [made.id]
 
 
 @pytest.mark.parametrize("claims_next", [False, True], ids=["settle", "settle and claim"])

@@ -15,6 +15,8 @@ from tests.support.clock import ManualClock
 from tests.support.index_reads import entries_read, settled
 
 JOBS = 1_000
+# Jobs that are settled together have one row in the list and one in the log.
+BATCH = 5
 
 
 @pytest.fixture
@@ -26,15 +28,18 @@ def pinned(url: str, schema: str) -> Iterator[None]:
         yield
 
 
-def test_pruning_reads_each_finished_job_once_and_each_event_twice_under_a_pinned_snapshot(
+def test_pruning_reads_each_row_of_the_list_and_of_the_log_twice_under_a_pinned_snapshot(
     pinned: None, url: str, schema: str
 ) -> None:
     clock = ManualClock()
     with holdfast.connect(url, schema=schema, clock=clock) as queue:
         queue.enqueue_many([{"kind": "mail"} for _ in range(JOBS)])
-        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=JOBS)])
+        claims = queue.claim_many(limit=JOBS)
+        for start in range(0, JOBS, BATCH):
+            queue.settle_many([(claim, Done()) for claim in claims[start : start + BATCH]])
+            clock.advance(0.002)
         clock.advance(61)
-    before = {name: settled(partial(entries_read, url, schema, [name])) for name in ("job_finished", "event_pkey")}
+    before = {name: settled(partial(entries_read, url, schema, [name])) for name in ("ended_pkey", "event_pkey")}
     # The server adds the reads of a client to its statistics when the client disconnects.
     with holdfast.connect(url, schema=schema, clock=clock) as queue:
         assert queue.admin.prune(older_than=60) == Pruned(JOBS, JOBS)
@@ -43,6 +48,6 @@ def test_pruning_reads_each_finished_job_once_and_each_event_twice_under_a_pinne
         for name, count in before.items()
     }
 
-    assert read["job_finished"] <= 1.1 * JOBS
-    # To find it, and to delete it.
-    assert read["event_pkey"] <= 2.2 * JOBS
+    # To find it, and to delete it; a chunk may begin within a row.
+    assert read["ended_pkey"] <= 2.2 * JOBS / BATCH
+    assert read["event_pkey"] <= 2.2 * JOBS / BATCH

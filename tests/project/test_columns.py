@@ -46,7 +46,7 @@ INSERTS = {
 @pytest.mark.parametrize("insert", INSERTS)
 def test_an_insert_has_the_columns_of_a_new_job_in_order(insert: str) -> None:
     text, expected = INSERTS[insert]
-    found = listed(text.partition("(")[2].partition(")")[0])
+    found = listed(text.partition("job (")[2].partition(")")[0])
     assert found[: len(expected)] == expected
 
 

@@ -20,6 +20,7 @@ from psycopg import sql
 
 from holdfast.storage.postgres.migrate import migrate
 from tests.support import postgres_connections
+from tests.support.postgres_invariants import VIOLATIONS
 from tests.support.postgres_server import database_url, terminate_backends
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -95,7 +96,10 @@ def take() -> str:
 
 
 def give_back(name: str, *, trusted: bool = True) -> None:
-    """Empty a schema for the next test. Drop it if it is not *trusted*, as after a failed test."""
+    """Empty a schema for the next test. Drop it if it is not *trusted*, as after a failed test.
+
+    A test fails if it leaves tables that contradict each other.
+    """
     if trusted and _quiet() and _emptied(name):
         _state().free.append(name)
     else:
@@ -155,6 +159,9 @@ def _emptied(name: str) -> bool:
         return bool(_state().execute(sql.SQL("select {}()").format(sql.Identifier(_TOOLS, name)))[0][0])
     except psycopg.errors.LockNotAvailable:
         return False
+    except psycopg.errors.RaiseException:
+        discard(name)
+        raise
 
 
 # --- creating a schema ---------------------------------------------------------------------------------------------
@@ -204,6 +211,13 @@ def _function(connection: Connection, schema: str) -> sql.Composed:
     shape = sql.SQL(_SHAPE).format(schema=sql.Literal(schema))
     [[fresh]] = connection.execute(shape)
     steps.append(sql.SQL("if ({}) <> {} then return false; end if;").format(shape, sql.Literal(fresh)))
+    violations = sql.SQL(VIOLATIONS).format(schema=sql.Identifier(schema))
+    steps.append(
+        sql.SQL("""problem := (select string_agg(v::text, ' ') from ({}) v);
+                   if problem is not null then raise exception 'the tables disagree: %', problem; end if;""").format(
+            violations
+        )
+    )
     for number, table in tables:
         steps.append(
             sql.SQL("if pg_relation_size({}) > {} then truncate {}; else delete from {}; end if;").format(
@@ -223,7 +237,8 @@ def _function(connection: Connection, schema: str) -> sql.Composed:
             sql.Identifier(schema, "meta")
         )
     )
-    body = sql.SQL("declare extra regclass; begin {} return true; end").format(sql.SQL("\n").join(steps))
+    declared = "declare extra regclass; problem text;"
+    body = sql.SQL(declared + " begin {} return true; end").format(sql.SQL("\n").join(steps))
     return sql.SQL("create function {}() returns boolean language plpgsql as {}").format(
         sql.Identifier(_TOOLS, schema), sql.Literal(body.as_string(connection))
     )

@@ -116,12 +116,13 @@ class SqlRecords(SqlQueries):
             await self.query("tags_delete", {"seqs": seqs})
             await self.query("edges_delete", {"seqs": seqs})
             await self.query("limit_keys_delete", {"seqs": seqs})
-            await self._delete_jobs(seqs)
+            await self._delete_jobs(seqs, after)
             after = (found[-1][0], found[-1][1])
         return len(seqs), after
 
-    async def _delete_jobs(self, seqs: list[int]) -> None:
-        await self.query("jobs_delete", {"seqs": seqs})
+    async def _delete_jobs(self, seqs: list[int], after: contract.JobPosition) -> None:
+        """Delete the rows of finished jobs; those before *after* were deleted before."""
+        await self.query("jobs_delete", {"seqs": seqs, "finished_after": after[0]})
 
     async def _limit_output(self, found: Rows) -> Rows:
         """Return the first of the jobs *found*, as many as have a limited number of output chunks in total."""

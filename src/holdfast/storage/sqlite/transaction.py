@@ -14,7 +14,7 @@ from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, columns_of,
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
 from holdfast.domain.results import Finding
 from holdfast.domain.routing import Route, RoutingTable
-from holdfast.storage.contract import OvertakenError, ReadyJobs, ReadyRequest
+from holdfast.storage.contract import JobPosition, OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import select_alone
@@ -427,7 +427,7 @@ class SqliteTransaction(SqlTransaction):
         await self.query("holders_write_kept", old)
         return int(deleted)
 
-    async def _delete_jobs(self, seqs: list[int]) -> None:
+    async def _delete_jobs(self, seqs: list[int], after: JobPosition) -> None:
         for name in _DELETIONS:
             await self.query(name, {"seqs": seqs})
 

@@ -46,7 +46,7 @@ declare
     held integer;
 begin
     foreach held in array keys loop
-        perform pg_advisory_xact_lock('holdfast.job_dedupe'::regclass::oid::integer, held);
+        perform pg_advisory_xact_lock('holdfast.open_job_dedupe'::regclass::oid::integer, held);
     end loop;
 end
 $$;
@@ -421,69 +421,138 @@ $$;
 -- Numbers in enqueue order, never reused.
 create sequence holdfast.job_seq;
 
--- Jobs. Rows are updated a few times and then stay unchanged: pages keep free space, and vacuum runs early.
+-- Jobs. No index names a column that a claim or a settlement changes, and pages keep room for a second version of each
+-- row, so that these changes write no index entries. The columns that change are last, those that only a claim changes
+-- before those that a settlement changes as well: the write-ahead log gets the columns from the first changed one on.
 create table holdfast.job (
     seq               bigint primary key,
-    due_at_ms         bigint not null,
-    deadline_at_ms    bigint,
     enqueued_at_ms    bigint not null,
-    finished_at_ms    bigint,
-    lease_until_ms    bigint,
-    started_at_ms     bigint,
+    deadline_at_ms    bigint,
+    due_at_ms         bigint not null,
     deferred_since_ms bigint,
     predecessor       bigint,
     session           bigint,
     enqueue_seq       bigint,
     gate              bigint,
-    percent           double precision,
     route             integer not null,
     priority          integer not null,
-    attempt           integer not null default 0,
     max_attempts      integer not null,
-    epoch             integer not null default 0,
-    claim_index       integer,
     deferrals         integer not null default 0,
     releases          integer not null default 0,
-    event_count       integer not null,
-    cancel_requested  smallint not null default 0,
-    unacknowledged    smallint not null default 0,
-    suspect           smallint not null default 0,
     record_all        smallint not null,
     awaited           smallint not null default 0,
     id                text collate "C" not null unique,
-    state             text collate "C" not null,
     tenant            text collate "C" not null,
-    fair_key              text collate "C" not null,
+    fair_key          text collate "C" not null,
     affinity          text collate "C",
-    worker            text collate "C",
-    incarnation       text collate "C",
-    lease_token       text collate "C",
-    outcome           text collate "C",
-    settle_digest     text collate "C",
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
     digest            text,
     parent            text collate "C",
     root              text collate "C",
     entry             text collate "C",
-    phase             text collate "C",
     backoff           text collate "C",
+    headers           text collate "C" not null,
+    tags              text collate "C" not null,
+    payload           text collate "C" not null,
+    started_at_ms     bigint,
+    attempt           integer not null default 0,
+    epoch             integer not null default 0,
+    claim_index       integer,
+    worker            text collate "C",
+    incarnation       text collate "C",
+    lease_token       text collate "C",
+    lease_until_ms    bigint,
+    finished_at_ms    bigint,
+    percent           double precision,
+    event_count       integer not null,
+    cancel_requested  smallint not null default 0,
+    unacknowledged    smallint not null default 0,
+    suspect           smallint not null default 0,
+    state             text collate "C" not null,
+    outcome           text collate "C",
+    settle_digest     text collate "C",
+    phase             text collate "C",
     failure_class     text collate "C",
     failure_reason    text collate "C",
     failure_message   text collate "C",
     failure_traceback text collate "C",
-    headers           text collate "C" not null,
-    tags              text collate "C" not null,
-    result            text collate "C",
-    payload           text collate "C" not null
+    result            text collate "C"
 ) with (
-    fillfactor = 85,
+    fillfactor = 36,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_analyze_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
+);
+
+-- Jobs that have a parent, by the first job of their tree, and the entries of a session by age; other jobs are in
+-- neither index.
+create index job_root on holdfast.job (root)
+    where root is not null;
+create index job_session on holdfast.job (session, seq)
+    where session is not null;
+
+-- What indexes find of jobs that are not finished: of all that wait, and of running ones that have a dedupe key, a session
+-- or a gate. The claim of any other job deletes its row. A row is written only by a transaction that has locked or stored
+-- the row of the job. The worker and its incarnation are those of suspect jobs.
+create table holdfast.open_job (
+    seq            bigint primary key,
+    due_at_ms      bigint not null,
+    deadline_at_ms bigint,
+    predecessor    bigint,
+    session        bigint,
+    enqueue_seq    bigint,
+    gate           bigint,
+    route          integer not null,
+    priority       integer not null,
+    epoch          integer not null default 0,
+    suspect        smallint not null default 0,
+    state          text collate "C" not null,
+    tenant         text collate "C" not null,
+    fair_key       text collate "C" not null,
+    affinity       text collate "C",
+    dedupe_key     text collate "C",
+    dedupe_kind    text collate "C",
+    worker         text collate "C",
+    incarnation    text collate "C"
+) with (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_analyze_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The running jobs of each claim, and when to look whether their leases have expired: never later than the first of
+-- them does. A heartbeat extends the lease in the row of the job; maintenance moves the time here when it has passed, and
+-- deletes the row when no job runs under the claim. Other transactions never wait for these rows.
+create table holdfast.lease (
+    until_ms bigint not null,
+    worker   text collate "C" not null,
+    token    text collate "C" not null,
+    seqs     bigint[] not null,
+    primary key (token, worker)
+) with (
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+create index lease_until on holdfast.lease (until_ms);
+create index lease_worker on holdfast.lease (worker);
+
+-- Finished jobs by state and finish time, for lists and retention: one row for those that a transaction has finished,
+-- with their numbers and event counts. A job that was requeued has another event count or is not finished.
+create table holdfast.ended (
+    finished_at_ms bigint not null,
+    number         bigint not null generated always as identity,
+    state          text collate "C" not null,
+    seqs           bigint[] not null,
+    event_counts   integer[] not null,
+    primary key (state, finished_at_ms, number)
 );
 
 -- The tags of jobs, for filters. Jobs without tags have no rows.
@@ -514,6 +583,8 @@ begin
             route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
             now_ms, now_ms, max_attempts, backoff, 0, 0
         );
+        insert into holdfast.open_job (seq, due_at_ms, route, priority, state, tenant, fair_key, affinity)
+        values (seq, now_ms, route, priority, 'ready', tenant, fair_key, affinity);
         if tags <> '{}' then
             insert into holdfast.tag (tag, value, seq) select o.key, o.value, seq from json_each_text(tags::json) o;
         end if;
@@ -523,68 +594,54 @@ $$;
 
 -- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
 -- first job.
-create index job_ready on holdfast.job (route, priority desc, fair_key, due_at_ms, seq)
+create index open_job_ready on holdfast.open_job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
 
 -- The same order within one affinity; it contains only jobs that name one.
-create index job_affinity on holdfast.job (route, priority desc, affinity, fair_key, due_at_ms, seq)
+create index open_job_affinity on holdfast.open_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
 -- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
-create index job_strict on holdfast.job (tenant, route, priority desc, due_at_ms, seq)
+create index open_job_strict on holdfast.open_job (tenant, route, priority desc, due_at_ms, seq)
     where state = 'ready' and fair_key = '';
-create index job_strict_affinity on holdfast.job (tenant, route, priority desc, affinity, due_at_ms, seq)
+create index open_job_strict_affinity on holdfast.open_job (tenant, route, priority desc, affinity, due_at_ms, seq)
     where state = 'ready' and fair_key = '' and affinity is not null;
 
--- Scheduled jobs, by due time.
-create index job_scheduled on holdfast.job (due_at_ms, seq)
+-- Scheduled jobs, by due time; blocked and dependent ones.
+create index open_job_scheduled on holdfast.open_job (due_at_ms, seq)
     where state = 'scheduled';
-
--- Running jobs, by lease expiry, and by the worker that holds them. The condition of the second is stricter than
--- needed, so that the planner does not use it to find expired leases.
-create index job_lease on holdfast.job (lease_until_ms)
-    where state = 'running';
-create index job_holder on holdfast.job (worker, lease_token)
-    where state = 'running' and worker is not null;
+create index open_job_held_back on holdfast.open_job (state)
+    where state in ('blocked', 'dependent');
 
 -- Suspect jobs, whose last attempt expired; there are few.
-create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
+create index open_job_suspect on holdfast.open_job (state, worker, incarnation)
     where suspect = 1;
 
 -- Waiting jobs with a deadline.
-create index job_deadline on holdfast.job (deadline_at_ms)
+create index open_job_deadline on holdfast.open_job (deadline_at_ms)
     where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready');
 
 -- Jobs at gates: running ones hold a permit, ready ones were offered one, parked ones wait in the order of claims.
-create index job_gate on holdfast.job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
+create index open_job_gate on holdfast.open_job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
     where gate is not null and state in ('parked', 'ready', 'running');
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
-create unique index job_dedupe on holdfast.job (tenant, dedupe_kind, dedupe_key)
+create unique index open_job_dedupe on holdfast.open_job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running');
-create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_key)
+create unique index open_job_successor on holdfast.open_job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state = 'blocked';
-create index job_predecessor on holdfast.job (predecessor)
+create index open_job_predecessor on holdfast.open_job (predecessor)
     where state = 'blocked';
 
--- Jobs that have a parent, by the first job of their tree; others are not in this index.
-create index job_root on holdfast.job (root)
-    where root is not null;
-
--- Finished jobs by finish time, for lists and retention.
-create index job_finished on holdfast.job (state, finished_at_ms, seq)
-    where finished_at_ms is not null;
-
--- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
--- in none of these indexes.
-create index job_line on holdfast.job (session, enqueue_seq)
-    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
-create index job_session_running on holdfast.job (session, lease_until_ms)
-    where session is not null and state = 'running';
-create index job_session_scheduled on holdfast.job (session, due_at_ms)
-    where session is not null and state = 'scheduled';
-create index job_session on holdfast.job (session, seq)
+-- Session entries that are not finished: all of them, those in line, running ones, scheduled ones.
+create index open_job_session on holdfast.open_job (session, seq)
     where session is not null;
+create index open_job_line on holdfast.open_job (session, enqueue_seq)
+    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
+create index open_job_session_running on holdfast.open_job (session)
+    where session is not null and state = 'running';
+create index open_job_session_scheduled on holdfast.open_job (session, due_at_ms)
+    where session is not null and state = 'scheduled';
 
 -- Sessions: counters, the lease of the owner, the newest claim, and the head that is claimable. A row stays when
 -- its entries are deleted, so that epochs never restart. Each turn updates it a few times.
@@ -744,11 +801,12 @@ create table holdfast.output (
     primary key (seq, number)
 );
 
--- The event log, pruned only from its start. Transactions become visible in a different order than they begin in, so
+-- The event log, pruned only from its start. A row is the event of one job or, if they differ in nothing else, of up to
+-- a thousand: the event of the first has the number of the row, those of the others follow. Transactions become visible in a different order than they begin in, so
 -- the log is read in transaction order, and only up to the oldest open transaction.
 create table holdfast.event (
     xid            xid8 not null default pg_current_xact_id(),
-    event          bigint not null generated always as identity,
+    event          bigint not null generated always as identity (increment by 1000),
     at_ms          bigint not null,
     due_at_ms      bigint,
     route          integer not null,
@@ -756,13 +814,13 @@ create table holdfast.event (
     attempt        integer not null,
     epoch          integer not null,
     name           text not null,
-    job_id         text not null,
     tenant         text not null,
     tags           text not null,
     state          text not null,
     worker         text,
     failure_class  text,
     failure_reason text,
+    job_ids        text[] not null,
     primary key (xid, event)
 ) with (
     autovacuum_vacuum_scale_factor = 0.05,
@@ -797,8 +855,11 @@ begin
     if holdfast.routing_version(true) <> known_version then
         refused := 'routing';
     elsif chosen_token is not null and exists (
-        select 1 from holdfast.job j
-         where j.state = 'running' and j.worker is not null and j.worker = of_worker and j.lease_token = chosen_token
+        select 1 from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where l.worker = of_worker and l.token = chosen_token
+           and j.state = 'running' and j.worker = of_worker and j.lease_token = chosen_token
     ) then
         refused := 'token';
     elsif holdfast.is_due_1(wall_low, wall_low, wall_ms, lease_low, lease_ms) then
@@ -826,17 +887,106 @@ begin
 end
 $$;
 
+-- Whether a lease has expired after a time up to which none had. If *writes*, first move the times of claims whose leases
+-- were extended and delete those of which no job runs, unless another transaction does.
+create function holdfast.has_expired_1(lease_low bigint, lease_ms bigint, writes boolean) returns boolean
+language plpgsql volatile as
+$$
+declare
+    looked record;
+    first bigint;
+begin
+    for looked in
+        select l.worker, l.token, l.seqs from holdfast.lease l
+         where writes and l.until_ms > lease_low and l.until_ms <= lease_ms
+         order by l.until_ms
+           for update skip locked
+    loop
+        select min(j.lease_until_ms) into first from holdfast.job j
+         where j.seq = any (looked.seqs) and j.state = 'running' and j.worker = looked.worker
+           and j.lease_token = looked.token;
+        if first is null then
+            delete from holdfast.lease l where l.worker = looked.worker and l.token = looked.token;
+        elsif first > lease_ms then
+            update holdfast.lease l set until_ms = first where l.worker = looked.worker and l.token = looked.token;
+        else
+            return true;
+        end if;
+    end loop;
+    return exists (
+        select 1 from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where l.until_ms > lease_low and l.until_ms <= lease_ms
+           and j.state = 'running' and j.worker = l.worker and j.lease_token = l.token and j.lease_until_ms <= lease_ms
+    );
+end
+$$;
+
+-- Take jobs out of the indexes of waiting ones, with the gates that they pass if there are any, and store when the leases
+-- of their claim expire. The caller has locked the jobs and updates their rows.
+create function holdfast.take_1(
+    by_worker text, by_token text, lease_until_ms bigint, taken bigint[], gates bigint[] default '{}'
+) returns boolean language plpgsql volatile as
+$$
+declare
+    deleted integer;
+begin
+    if cardinality(gates) > 0 then
+        update holdfast.open_job o set gate = g.gate
+          from unnest(taken, gates) as g (seq, gate)
+         where o.seq = g.seq;
+    end if;
+    delete from holdfast.open_job o
+     where o.seq = any (taken) and o.dedupe_key is null and o.session is null and o.gate is null;
+    get diagnostics deleted = row_count;
+    if deleted < cardinality(taken) then
+        update holdfast.open_job o set state = 'running', epoch = o.epoch + 1 where o.seq = any (taken);
+    end if;
+    insert into holdfast.lease as l (worker, token, until_ms, seqs) values (by_worker, by_token, lease_until_ms, taken)
+    on conflict (token, worker) do update
+       set until_ms = least(l.until_ms, excluded.until_ms),
+           seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
+    return true;
+end
+$$;
+
+-- Delete the rows of claims of which no job runs any more, after some jobs were settled. Most settlements end a claim or
+-- the first jobs of it, so the last ones are looked at first; maintenance deletes what is left.
+create function holdfast.drop_leases_1(settled bigint[], tokens text[]) returns void language plpgsql volatile as
+$$
+declare
+    held record;
+begin
+    for held in
+        select l.worker, l.token, l.seqs, cardinality(l.seqs) as jobs from holdfast.lease l
+         where l.token = any (array(select distinct t.token from unnest(tokens) as t (token)))
+           for update skip locked
+    loop
+        if exists (select 1 from unnest(held.seqs) as u (seq) where u.seq not in (select s.seq from unnest(settled) as s (seq)))
+           and (exists (select 1 from holdfast.job j
+                         where j.seq = any (held.seqs[held.jobs - 7 : held.jobs])
+                           and j.state = 'running' and j.lease_token = held.token)
+                or exists (select 1 from holdfast.job j
+                            where j.seq = any (held.seqs) and j.state = 'running' and j.lease_token = held.token)) then
+            continue;
+        end if;
+        delete from holdfast.lease l where l.worker = held.worker and l.token = held.token;
+    end loop;
+end
+$$;
+
 -- Whether a job is due, expired or late after the times up to which none was, or a wake row is due.
 create function holdfast.is_due_1(
     wall_low bigint, deadline_low bigint, wall_ms bigint, lease_low bigint, lease_ms bigint
 ) returns boolean language plpgsql volatile as
 $$
 begin
-    return exists (select 1 from holdfast.job j
+    return exists (select 1 from holdfast.open_job j
                     where j.state = 'scheduled' and j.due_at_ms > wall_low and j.due_at_ms <= wall_ms)
-        or exists (select 1 from holdfast.job j
-                    where j.state = 'running' and j.lease_until_ms > lease_low and j.lease_until_ms <= lease_ms)
-        or exists (select 1 from holdfast.job j
+        or exists (select 1 from holdfast.lease l where l.until_ms > lease_low and l.until_ms <= lease_ms)
+           and holdfast.has_expired_1(lease_low, lease_ms, true)
+        or exists (select 1 from holdfast.open_job j
                     where j.deadline_at_ms is not null and j.state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
                       and j.deadline_at_ms > deadline_low and j.deadline_at_ms <= wall_ms)
         or exists (select 1 from holdfast.wake w where w.at_ms <= wall_ms);
@@ -873,13 +1023,26 @@ begin
          where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
-               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
+               j.dedupe_key is not null or j.session is not null or j.gate is not null as is_linked
     ),
     events as (
-        insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
-        select 'done', now_ms, e.id, e.event_count, e.route, e.tenant, e.tags, 'done', e.attempt, e.epoch, e.worker
+        insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
+        select 'done', now_ms, array_agg(e.id order by e.seq), e.event_count, e.route, e.tenant, e.tags, 'done',
+               e.attempt, e.epoch, e.worker
           from ended e
-         order by e.seq
+         group by e.event_count, e.route, e.tenant, e.tags, e.attempt, e.epoch, e.worker
+         order by min(e.seq)
+    ),
+    listed as (
+        insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
+        select 'done', now_ms, array_agg(e.seq order by e.seq), array_agg(e.event_count order by e.seq)
+          from ended e
+        having count(*) > 0
+    ),
+    closed as (
+        delete from holdfast.open_job o
+         where o.seq = any (array(select e.seq from ended e where e.is_linked))
     ),
     wakes as (
         insert into holdfast.wake (at_ms, target, number)
@@ -892,11 +1055,13 @@ begin
     if finished <> cardinality(seqs) then
         raise exception 'a lease is lost' using errcode = 'HF001';
     end if;
+    if finished > 0 then
+        perform holdfast.drop_leases_1(seqs, tokens);
+    end if;
     if cardinality(started_seqs) > 0 then
         update holdfast.job j set unacknowledged = 0
           from unnest(started_seqs, started_epochs, started_tokens) as s (seq, epoch, lease_token)
-         where j.seq = s.seq and j.epoch = s.epoch and j.lease_token = s.lease_token
-           and coalesce(j.state, '') = 'running'
+         where j.seq = s.seq and j.epoch = s.epoch and j.lease_token = s.lease_token and j.state = 'running'
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms());
     end if;
 end
@@ -940,35 +1105,35 @@ create function holdfast.ready_tops_1(
 $$
 with found as materialized (
     select m.*, coalesce(
-             (select j.priority from holdfast.job j
+             (select j.priority from holdfast.open_job j
                where j.state = 'ready' and j.route = m.route and j.priority > m.priority
                order by j.priority desc limit 1),
-             (select j.priority from holdfast.job j
+             (select j.priority from holdfast.open_job j
                where all_keys and j.state = 'ready' and j.route = m.route and j.priority = m.priority
                  and j.fair_key < m.fair_key
                order by j.fair_key limit 1),
-             (select j.priority from holdfast.job j
+             (select j.priority from holdfast.open_job j
                where j.state = 'ready' and j.route = m.route and j.priority = m.priority
                  and (j.fair_key, j.due_at_ms, j.seq) >= (m.fair_key, m.due_at_ms, m.seq)
                order by j.fair_key, j.due_at_ms, j.seq limit 1),
-             (select j.priority from holdfast.job j
+             (select j.priority from holdfast.open_job j
                where j.state = 'ready' and j.route = m.route and j.priority < coalesce(m.priority, 2147483647)
                order by j.priority desc limit 1)
            ) as top
       from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs) as m (route, priority, fair_key, due_at_ms, seq)
 )
 select f.route, f.top,
-       least((select j.fair_key from holdfast.job j
+       least((select j.fair_key from holdfast.open_job j
          where all_keys and j.state = 'ready' and j.route = f.route and j.priority = f.top and f.top = f.priority
            and j.fair_key < f.fair_key
          order by j.fair_key limit 1),
-       (select j.fair_key from holdfast.job j
+       (select j.fair_key from holdfast.open_job j
          where j.state = 'ready' and j.route = f.route and j.priority = f.top
            and (j.fair_key, j.due_at_ms, j.seq) >= (case when f.top = f.priority then f.fair_key else '' end,
                                                     case when f.top = f.priority then f.due_at_ms else -1 end,
                                                     case when f.top = f.priority then f.seq else -1 end)
          order by j.fair_key, j.due_at_ms, j.seq limit 1)),
-       (select j.fair_key from holdfast.job j
+       (select j.fair_key from holdfast.open_job j
          where j.state = 'ready' and j.route = f.route and j.priority = f.top
          order by j.fair_key desc limit 1)
   from found f
@@ -982,25 +1147,25 @@ returns table (route integer, fair_key text) language sql stable as
 $$
 with recursive
 later (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.job j
+    select r.route, (select j.fair_key from holdfast.open_job j
                       where j.state = 'ready' and j.route = r.route and j.priority = at_priority
                         and j.fair_key > coalesce(last_key, '')
                       order by j.fair_key limit 1), 1
       from unnest(routes) as r (route)
     union all
-    select l.route, (select j.fair_key from holdfast.job j
+    select l.route, (select j.fair_key from holdfast.open_job j
                       where j.state = 'ready' and j.route = l.route and j.priority = at_priority
                         and j.fair_key > l.fair_key
                       order by j.fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < maximum
 ),
 earlier (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.job j
+    select r.route, (select j.fair_key from holdfast.open_job j
                       where j.state = 'ready' and j.route = r.route and j.priority = at_priority
                       order by j.fair_key limit 1), 1
       from unnest(routes) as r (route)
     union all
-    select e.route, (select j.fair_key from holdfast.job j
+    select e.route, (select j.fair_key from holdfast.open_job j
                       where j.state = 'ready' and j.route = e.route and j.priority = at_priority
                         and j.fair_key > e.fair_key
                       order by j.fair_key limit 1), e.depth + 1
@@ -1091,12 +1256,14 @@ begin
                        as m (route, priority, fair_key, due_at_ms, seq)
                  where m.route = level_routes[1] and m.priority = level_priority and m.fair_key = only_key;
                 select array_agg(s.seq order by s.due_at_ms, s.seq), bool_or(s.record_all = 1) into picked, recorded
-                  from (select j.seq, j.due_at_ms, j.record_all from holdfast.job j
-                         where j.state = 'ready' and j.route = level_routes[1] and j.priority = level_priority
-                           and j.fair_key = only_key
-                           and (j.due_at_ms, j.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                  from (select j.seq, o.due_at_ms, j.record_all from holdfast.open_job o
+                          join holdfast.job j on j.seq = o.seq
+                         where o.state = 'ready' and o.route = level_routes[1] and o.priority = level_priority
+                           and o.fair_key = only_key
+                           and (o.due_at_ms, o.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                           and j.state = 'ready' and j.priority = level_priority
                            and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by j.due_at_ms, j.seq
+                         order by o.due_at_ms, o.seq
                          limit room
                            for update of j skip locked) s;
                 chosen := picked;
@@ -1121,7 +1288,7 @@ begin
                                 as m (route, priority, fair_key, due_at_ms, seq)
                              on m.route = k.route and m.priority = level_priority and m.fair_key = k.fair_key
                      cross join lateral (
-                        select j.seq, j.due_at_ms from holdfast.job j
+                        select j.seq, j.due_at_ms from holdfast.open_job j
                          where j.state = 'ready' and j.route = k.route and j.priority = level_priority
                            and j.fair_key = k.fair_key
                            and (j.due_at_ms, j.seq) >= (coalesce(m.due_at_ms, -1), coalesce(m.seq, -1))
@@ -1139,8 +1306,7 @@ begin
                 select array_agg(l.seq order by array_position(chosen, l.seq)), bool_or(l.record_all = 1)
                   into picked, recorded
                   from (select j.seq, j.record_all from holdfast.job j
-                         where j.seq = any (chosen) and coalesce(j.state, '') = 'ready'
-                           and j.priority = level_priority
+                         where j.seq = any (chosen) and j.state = 'ready' and j.priority = level_priority
                            and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
                            for update of j skip locked) l;
             end if;
@@ -1158,7 +1324,7 @@ begin
            and not many_keys then
             -- The first ready job, also if it is locked.
             header.due_at_ms := (
-                select j.due_at_ms from holdfast.job j
+                select j.due_at_ms from holdfast.open_job j
                  where j.state = 'ready' and j.route = level_routes[1] and j.priority = level_priority
                    and j.fair_key = only_key
                    and (j.due_at_ms, j.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
@@ -1170,6 +1336,7 @@ begin
             exit;
         end if;
         exit when picked is null;
+        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked);
         return query
         update holdfast.job j
            set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
@@ -1183,9 +1350,9 @@ begin
         returning j.*;
         if recorded then
             insert into holdfast.event (
-                name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
+                name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
             )
-            select 'claimed', now_ms, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch,
+            select 'claimed', now_ms, array[j.id], j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch,
                    j.worker, j.failure_class, j.failure_reason
               from unnest(picked) with ordinality as p (seq, ordinal)
               join holdfast.job j on j.seq = p.seq and j.record_all = 1
@@ -1300,11 +1467,12 @@ begin
     end if;
     entries_max := limits[array_position(routes, chosen.head_route)];
     for in_line in
-        select j.seq, j.state, j.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
-          from holdfast.job j
-         where j.session = chosen.number and j.session is not null
-           and (j.state = 'ready' or (j.state = 'scheduled' and j.epoch > 0))
-         order by j.enqueue_seq
+        select o.seq, o.state, o.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
+          from holdfast.open_job o
+          join holdfast.job j on j.seq = o.seq
+         where o.session = chosen.number and o.session is not null
+           and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+         order by o.enqueue_seq
          limit entries_max
     loop
         if head_join is null then
@@ -1321,7 +1489,7 @@ begin
     end loop;
     select count(*), bool_or(l.record_all = 1) into locked, recorded
       from (select j.record_all from holdfast.job j
-             where j.seq = any (picked) and coalesce(j.state, '') = 'ready'
+             where j.seq = any (picked) and j.state = 'ready'
                and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
              order by j.seq
                for update of j skip locked) l;
@@ -1329,6 +1497,7 @@ begin
         return next;
         return;
     end if;
+    perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked);
     update holdfast.job j
        set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
            event_count = j.event_count + j.record_all, claim_index = p.ordinal::integer - 1,
@@ -1340,9 +1509,9 @@ begin
      where j.seq = p.seq;
     if recorded then
         insert into holdfast.event (
-            name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
+            name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
         )
-        select 'claimed', now_ms, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch,
+        select 'claimed', now_ms, array[j.id], j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch,
                j.worker, j.failure_class, j.failure_reason
           from unnest(picked) with ordinality as p (seq, ordinal)
           join holdfast.job j on j.seq = p.seq and j.record_all = 1
@@ -1383,13 +1552,17 @@ begin
         return;
     end if;
     select * into known from holdfast.session s where s.number = of_session for update;
-    select j.seq, j.state, j.route, j.entry::json ->> 1 as entry_type, r.lane into first
-      from holdfast.job j
-     cross join lateral holdfast.route_of(j.route) r
-     where j.session = of_session and j.session is not null
-       and (j.state = 'ready' or (j.state = 'scheduled' and j.epoch > 0))
-     order by j.enqueue_seq limit 1;
-    is_waiting := found and not exists (select 1 from holdfast.job j where j.session = of_session and j.state = 'running');
+    select o.seq, o.state, o.route, j.entry::json ->> 1 as entry_type, r.lane into first
+      from holdfast.open_job o
+      join holdfast.job j on j.seq = o.seq
+     cross join lateral holdfast.route_of(o.route) r
+     where o.session = of_session and o.session is not null
+       and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+     order by o.enqueue_seq limit 1;
+    is_waiting := found and not exists (
+        select 1 from holdfast.open_job o
+         where o.session = of_session and o.session is not null and o.state = 'running'
+    );
     if known.lease_until_ms is not null or (is_waiting and first.state <> 'ready') then
         raise exception 'the head is not plain' using errcode = 'HF001';
     end if;
@@ -1427,4 +1600,51 @@ begin
                             for update skip locked);
     end if;
 end
+$$;
+
+-- Delete finished jobs, and the rows of lists that list no job any more, from a finish time on up to the newest of them.
+create function holdfast.delete_jobs_1(old_seqs bigint[], finished_after bigint) returns void
+language plpgsql volatile as
+$$
+declare
+    newest record;
+begin
+    for newest in
+        with deleted as (delete from holdfast.job j where j.seq = any (old_seqs) returning j.state, j.finished_at_ms)
+        select d.state, max(d.finished_at_ms) as finished_at_ms from deleted d group by d.state
+    loop
+        delete from holdfast.ended e
+         where e.state = newest.state and e.finished_at_ms >= finished_after
+           and e.finished_at_ms <= newest.finished_at_ms
+           and not exists (select 1 from unnest(e.seqs, e.event_counts) as u (seq, event_count)
+                             join holdfast.job j on j.seq = u.seq
+                            where j.state = e.state and j.finished_at_ms = e.finished_at_ms
+                              and j.event_count = u.event_count);
+    end loop;
+end
+$$;
+
+-- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
+-- that others wait for are left out. The rows of the list are read in order, up to the last job that is returned.
+create function holdfast.jobs_to_delete_1(
+    of_state text, finished_after bigint, after bigint, before bigint, maximum integer
+) returns table (finished_at_ms bigint, seq bigint) language sql volatile set enable_sort = off as
+$$
+select e.finished_at_ms, j.seq from holdfast.ended e
+ cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
+  join holdfast.job j on j.seq = u.seq
+ where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
+   and (e.finished_at_ms, u.seq) > (finished_after, after)
+   and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
+   and (j.awaited = 0
+        or not exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.child
+                        where d.parent = j.seq and c.finished_at_ms is null)
+       and not exists (select 1 from holdfast.edge d join holdfast.job_group g on g.number = -d.child
+                        where d.parent = j.seq and d.child < 0
+                          and (g.ended_at_ms is null
+                               or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
+                                           where f.parent = -g.number and c.finished_at_ms is null))))
+ order by e.finished_at_ms, u.seq
+ limit maximum
+   for update of j skip locked;
 $$;

@@ -4,11 +4,11 @@
 -- Read the routing version, whether any job is due, expired or late after the times up to which none was, and whether a
 -- wake row is due.
 select (select holdfast.routing_version(false /* lock: or true */)),
-       exists (select 1 from holdfast.job
+       exists (select 1 from holdfast.open_job
                 where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= %(wall_now)s),
-       exists (select 1 from holdfast.job
-                where state = 'running' and lease_until_ms > %(lease_low)s and lease_until_ms <= %(lease_now)s),
-       exists (select 1 from holdfast.job
+       exists (select 1 from holdfast.lease where until_ms > %(lease_low)s and until_ms <= %(lease_now)s)
+           and holdfast.has_expired_1(%(lease_low)s, %(lease_now)s, false /* lock: or true */),
+       exists (select 1 from holdfast.open_job
                 where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
                   and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s),
        exists (select 1 from holdfast.wake where at_ms <= %(wall_now)s);
@@ -67,26 +67,31 @@ delete from holdfast.incarnation
                             order by started_at_ms desc limit %(keep)s);
 
 -- name: job_claim
--- Write claims of ready jobs: the common values once, and the index of each job in the claim. The condition on the
--- state is hidden from the planner, which would otherwise scan all ready jobs instead of looking these up by number.
+-- Write claims of ready jobs: the common values once, and the index of each job in the claim.
+with taken as materialized (
+    select holdfast.take_1(%(worker)s, %(lease_token)s, %(lease_until_ms)s, %(indexes_0)s::bigint[])
+)
 update holdfast.job j
    set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_index = p.claim_index,
        event_count = j.event_count + %(counted)s::integer, worker = %(worker)s, incarnation = %(incarnation)s,
        lease_token = %(lease_token)s, lease_until_ms = %(lease_until_ms)s, started_at_ms = %(started_at_ms)s,
        outcome = null, settle_digest = null, phase = null, percent = null,
        unacknowledged = case when p.claim_index < %(acknowledged)s::integer then 0 else j.unacknowledged + 1 end
-  from unnest(%(indexes_0)s::bigint[], %(indexes_1)s::integer[]) as p (seq, claim_index)
- where j.seq = p.seq and coalesce(j.state, '') = 'ready';
+  from taken, unnest(%(indexes_0)s::bigint[], %(indexes_1)s::integer[]) as p (seq, claim_index)
+ where j.seq = p.seq and j.state = 'ready';
 
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast.job_row
- where state = 'running' and worker = %(worker)s and lease_token = %(lease_token)s;
+ where seq = any (array(select unnest(l.seqs) from holdfast.lease l
+                         where l.token = %(lease_token)s and l.worker = %(worker)s))
+   and state = 'running' and worker = %(worker)s and lease_token = %(lease_token)s;
 
 -- name: jobs_held_by_others
 -- Read and lock, in order, some running jobs that other starts of a worker hold, to revoke them.
 select * from holdfast.job_row
- where state = 'running' and worker = %(worker)s and incarnation <> %(incarnation)s
+ where seq = any (array(select unnest(l.seqs) from holdfast.lease l where l.worker = %(worker)s))
+   and state = 'running' and worker = %(worker)s and incarnation <> %(incarnation)s
  order by seq
  limit %(limit)s
 /* lock: for update */;

@@ -9,31 +9,46 @@ select (select holdfast.routing_version(false /* lock: or true */, %(keys)s::int
 
 -- name: job_dedupe_holder
 -- Read and lock the unfinished job that holds a dedupe key.
-select * from holdfast.job_row
- where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
-   and dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
-/* lock: for update */;
+select j.* from holdfast.open_job o
+  join holdfast.job_row j on j.seq = o.seq
+ where o.tenant = %(tenant)s and o.dedupe_kind = %(dedupe_kind)s and o.dedupe_key = %(dedupe_key)s
+   and o.dedupe_key is not null and o.state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
+   and j.state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
+/* lock: for update of j */;
 
 -- name: job_dedupe_successor
 -- Read and lock the blocked job that waits to succeed the holder of a dedupe key.
-select * from holdfast.job_row
- where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
-   and dedupe_key is not null and state = 'blocked'
-/* lock: for update */;
+select j.* from holdfast.open_job o
+  join holdfast.job_row j on j.seq = o.seq
+ where o.tenant = %(tenant)s and o.dedupe_kind = %(dedupe_kind)s and o.dedupe_key = %(dedupe_key)s
+   and o.dedupe_key is not null and o.state = 'blocked'
+   and j.state = 'blocked'
+/* lock: for update of j */;
 
 -- name: job_insert
 -- Store new jobs. Jobs whose id or key another transaction has taken are skipped; the row count reveals it.
-insert into holdfast.job (
-    route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
-    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
-    dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
+with stored as (
+    insert into holdfast.job (
+        route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+        enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
+        dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
+    )
+    select * from unnest(
+        %(c0)s::integer[], %(c1)s::bigint[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[],
+        %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::text[], %(c11)s::bigint[],
+        %(c12)s::bigint[], %(c13)s::bigint[], %(c14)s::integer[], %(c15)s::text[], %(c16)s::text[], %(c17)s::text[],
+        %(c18)s::bigint[], %(c19)s::text[], %(c20)s::text[], %(c21)s::text[], %(c22)s::smallint[], %(c23)s::integer[]
+    )
+    on conflict do nothing
+    returning *
 )
-select * from unnest(
-    %(c0)s::integer[], %(c1)s::bigint[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[],
-    %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::text[], %(c11)s::bigint[],
-    %(c12)s::bigint[], %(c13)s::bigint[], %(c14)s::integer[], %(c15)s::text[], %(c16)s::text[], %(c17)s::text[],
-    %(c18)s::bigint[], %(c19)s::text[], %(c20)s::text[], %(c21)s::text[], %(c22)s::smallint[], %(c23)s::integer[]
+insert into holdfast.open_job (
+    seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
+    dedupe_key, dedupe_kind
 )
+select seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
+       dedupe_key, dedupe_kind
+  from stored
 on conflict do nothing;
 
 -- name: job_insert_plain
@@ -45,14 +60,20 @@ select seq, now_ms from holdfast.job_store(
 
 -- name: job_insert_plain_many
 -- Store plain jobs that differ only in number, id and payload.
-insert into holdfast.job (
-    seq, id, payload, route, state, tenant, fair_key, priority, affinity, headers, tags,
-    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff, record_all, event_count
+with stored as (
+    insert into holdfast.job (
+        seq, id, payload, route, state, tenant, fair_key, priority, affinity, headers, tags,
+        enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff, record_all, event_count
+    )
+    select n.seq, n.id, n.payload, %(route)s::integer, %(state)s::text, %(tenant)s::text, %(fair_key)s::text,
+           %(priority)s::integer, %(affinity)s::text, %(headers)s::text, %(tags)s::text, %(enqueued_at_ms)s::bigint,
+           %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(max_attempts)s::integer, %(backoff)s::text, 0, 0
+      from unnest(%(seqs)s::bigint[], %(ids)s::text[], %(payloads)s::text[]) as n (seq, id, payload)
 )
-select n.seq, n.id, n.payload, %(route)s::integer, %(state)s::text, %(tenant)s::text, %(fair_key)s::text,
-       %(priority)s::integer, %(affinity)s::text, %(headers)s::text, %(tags)s::text, %(enqueued_at_ms)s::bigint,
-       %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(max_attempts)s::integer, %(backoff)s::text, 0, 0
-  from unnest(%(seqs)s::bigint[], %(ids)s::text[], %(payloads)s::text[]) as n (seq, id, payload);
+insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity)
+select n.seq, %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(route)s::integer, %(priority)s::integer, %(state)s::text,
+       %(tenant)s::text, %(fair_key)s::text, %(affinity)s::text
+  from unnest(%(seqs)s::bigint[]) as n (seq);
 
 -- name: job_payload_write
 -- Replace the payload, headers and tags of a job.
@@ -76,7 +97,7 @@ select * from holdfast.job_row
      union all
     select j.seq from matches m
      cross join lateral (
-        select seq from holdfast.job
+        select seq from holdfast.open_job
          where tenant = m.tenant and dedupe_kind = m.dedupe_kind and dedupe_key = m.dedupe_key
            and dedupe_key is not null and state in ('scheduled', 'dependent', 'parked', 'ready', 'running')
          limit 1

@@ -8,23 +8,23 @@ update holdfast.gate set closed_until_ms = greatest(closed_until_ms, %(until_ms)
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.
 select count(*) from (
-    select 1 from holdfast.job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s
+    select 1 from holdfast.open_job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s
 ) found;
 
 -- name: gate_offered_jobs
 -- Read some ready jobs of a route that were offered by a gate.
-select seq from holdfast.job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s;
+select seq from holdfast.open_job where gate = %(gate)s and state = 'ready' and route = %(route)s limit %(limit)s;
 
 -- name: gate_parked
 -- Count the jobs that are parked at a gate, up to a maximum.
-select count(*) from (select 1 from holdfast.job where gate = %(gate)s and state = 'parked' limit %(limit)s) found;
+select count(*) from (select 1 from holdfast.open_job where gate = %(gate)s and state = 'parked' limit %(limit)s) found;
 
 -- name: gate_routes
 -- Read the routes of jobs that are parked at a gate.
 with recursive found (route) as (
-    select (select j.route from holdfast.job j where j.gate = %(gate)s and j.state = 'parked' order by j.route limit 1)
+    select (select j.route from holdfast.open_job j where j.gate = %(gate)s and j.state = 'parked' order by j.route limit 1)
     union all
-    select (select j.route from holdfast.job j
+    select (select j.route from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route > f.route order by j.route limit 1)
       from found f where f.route is not null
 )
@@ -35,28 +35,28 @@ select route from found where route is not null;
 -- next fair_keys, starting after the one served last and wrapping around.
 with recursive
 top (priority) as materialized (
-    select priority from holdfast.job
+    select priority from holdfast.open_job
      where gate = %(gate)s and state = 'parked' and route = %(route)s and priority < %(below)s
      order by priority desc limit 1
 ),
 later (fair_key, depth) as (
-    select (select j.fair_key from holdfast.job j
+    select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
                and j.fair_key > %(last_fair_key)s
              order by j.fair_key limit 1), 1
     union all
-    select (select j.fair_key from holdfast.job j
+    select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
                and j.fair_key > l.fair_key
              order by j.fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < %(limit)s
 ),
 earlier (fair_key, depth) as (
-    select (select j.fair_key from holdfast.job j
+    select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
              order by j.fair_key limit 1), 1
     union all
-    select (select j.fair_key from holdfast.job j
+    select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
                and j.fair_key > e.fair_key
              order by j.fair_key limit 1), e.depth + 1
@@ -70,7 +70,7 @@ keys (fair_key) as materialized (
 select h.seq, h.priority, h.fair_key, h.due_at_ms
   from keys k
  cross join lateral (
-    select j.seq, j.priority, j.fair_key, j.due_at_ms from holdfast.job j
+    select j.seq, j.priority, j.fair_key, j.due_at_ms from holdfast.open_job j
      where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
        and j.fair_key = k.fair_key
      order by j.due_at_ms, j.seq
@@ -111,7 +111,7 @@ select g.gate, g.flow_limit, g.key from unnest(%(pairs_0)s::bigint[], %(pairs_1)
 -- Read some gates that no job names and that keep nothing in mind, skipping locked ones.
 select gate from holdfast.gate g
  where until_us <= %(now)s::bigint * 1000 and closed_until_ms <= %(now)s
-   and not exists (select 1 from holdfast.job j where j.gate = g.gate and j.state in ('parked', 'ready', 'running'))
+   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('parked', 'ready', 'running'))
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s
 /* lock: for update skip locked */;
@@ -136,16 +136,16 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast.gate g
- where exists (select 1 from holdfast.job j where j.gate = g.gate and j.state = 'parked')
-   and not exists (select 1 from holdfast.job j where j.gate = g.gate and j.state in ('ready', 'running'))
+ where exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked')
+   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('ready', 'running'))
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s;
 
 -- name: gates_use
 -- For each gate: the number of jobs that hold a permit, and whether any is parked at it.
 select g.gate,
-       (select count(*) from holdfast.job j where j.gate = g.gate and j.state = 'running'),
-       exists (select 1 from holdfast.job j where j.gate = g.gate and j.state = 'parked')
+       (select count(*) from holdfast.open_job j where j.gate = g.gate and j.state = 'running'),
+       exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked')
   from unnest(%(gates)s::bigint[]) as g (gate);
 
 -- name: gates_waiting
@@ -153,7 +153,7 @@ select g.gate,
 with g as (select gate, flow_limit, key, closed_until_ms from holdfast.gate order by gate desc limit %(gates)s),
      p as (select w.gate, count(*) as parked, min(w.due_at_ms) as due_at_ms
              from (select j.gate, j.due_at_ms
-                   from g cross join lateral (select j.gate, j.due_at_ms from holdfast.job j
+                   from g cross join lateral (select j.gate, j.due_at_ms from holdfast.open_job j
                                      where j.gate = g.gate and j.state = 'parked' limit %(maximum)s) j
                  limit %(maximum)s) w
             group by w.gate)
@@ -163,14 +163,18 @@ select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_m
 
 -- name: job_claim_gated
 -- As job_claim, for each job its number, index and gate.
+with taken as materialized (
+    select holdfast.take_1(%(worker)s, %(lease_token)s, %(lease_until_ms)s, %(claimed_0)s::bigint[], %(claimed_2)s::bigint[])
+)
 update holdfast.job j
    set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_index = p.claim_index, gate = p.gate,
        worker = %(worker)s, incarnation = %(incarnation)s,
        lease_token = %(lease_token)s, lease_until_ms = %(lease_until_ms)s, started_at_ms = %(started_at_ms)s,
        outcome = null, settle_digest = null, phase = null, percent = null,
        unacknowledged = case when p.claim_index < %(acknowledged)s::integer then 0 else j.unacknowledged + 1 end
-  from unnest(%(claimed_0)s::bigint[], %(claimed_1)s::integer[], %(claimed_2)s::bigint[]) as p (seq, claim_index, gate)
- where j.seq = p.seq and coalesce(j.state, '') = 'ready';
+  from taken,
+       unnest(%(claimed_0)s::bigint[], %(claimed_1)s::integer[], %(claimed_2)s::bigint[]) as p (seq, claim_index, gate)
+ where j.seq = p.seq and j.state = 'ready';
 
 -- name: jobs_at_gates
 -- Read the gates of jobs, and the keys and weights that they were given.
@@ -181,26 +185,52 @@ select j.seq, j.gate, k.key, k.weight from holdfast.job j
 -- name: jobs_parked
 -- Read parked jobs, skipping locked ones.
 select * from holdfast.job_row
- where seq = any (%(seqs)s::bigint[]) and coalesce(state, '') = 'parked'
+ where seq = any (%(seqs)s::bigint[]) and state = 'parked'
  order by seq
 /* lock: for update skip locked */;
 
 -- name: jobs_running_on_routes
 -- Read some running jobs on routes, after a number, skipping locked ones.
 select * from holdfast.job_row
- where seq in (select j.seq from holdfast.job j
-                where j.state = 'running' and j.lease_until_ms > 0 and j.seq > %(after)s
-                  and j.route = any (%(routes)s::integer[])
-                order by j.seq limit %(limit)s)
-   and coalesce(state, '') = 'running'
+ where seq = any (array(select j.seq from holdfast.lease l
+                         cross join lateral unnest(l.seqs) as u (seq)
+                          join holdfast.job j on j.seq = u.seq
+                         where j.seq > %(after)s and j.state = 'running' and j.route = any (%(routes)s::integer[])
+                         order by j.seq limit %(limit)s))
+   and state = 'running'
  order by seq
 /* lock: for update skip locked */;
 
 -- name: jobs_set_gates
 -- Write the gates of jobs, one for each row of values.
-update holdfast.job j set gate = v.gate
-  from unnest(%(c0)s::bigint[], %(c1)s::bigint[]) as v (gate, seq)
- where j.seq = v.seq;
+with changed as (
+    update holdfast.job j set gate = v.gate
+      from unnest(%(c0)s::bigint[], %(c1)s::bigint[]) as v (gate, seq)
+     where j.seq = v.seq
+ returning j.*, j.finished_at_ms is null and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null
+                                              or j.gate is not null) as is_open
+),
+closed as (
+    delete from holdfast.open_job o
+     where o.seq = any (array(select seq from changed where not is_open))
+ returning o.seq
+),
+placed as (
+    insert into holdfast.open_job as o (
+        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
+        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
+    )
+    select c.seq, c.due_at_ms, c.deadline_at_ms, c.predecessor, c.session, c.enqueue_seq, c.gate, c.route, c.priority,
+           c.epoch, c.suspect, c.state, c.tenant, c.fair_key, c.affinity, c.dedupe_key, c.dedupe_kind,
+           case when c.suspect = 1 then c.worker end, case when c.suspect = 1 then c.incarnation end
+      from changed c
+     where c.is_open and (select count(*) from closed) >= 0
+    on conflict (seq) do update
+       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
+           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
+           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation
+)
+select count(*) from changed;
 
 -- name: limit_delete
 -- Delete a limit.

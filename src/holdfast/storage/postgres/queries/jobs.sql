@@ -4,7 +4,7 @@
 -- Count the ready jobs of each affinity, all together up to a maximum; those with the most first.
 select a.affinity, count(*)
   from (select j.affinity from holdfast.route r
-         cross join lateral (select j.affinity from holdfast.job j
+         cross join lateral (select j.affinity from holdfast.open_job j
                                           where j.route = r.route and j.state = 'ready' and j.affinity is not null
                                           limit %(maximum)s) j
          where r.has_affinity = 1 limit %(maximum)s) a
@@ -14,30 +14,30 @@ select a.affinity, count(*)
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
 level (route, lane, kind, priority, depth) as (
-    select r.route, r.lane, r.kind, (select j.priority from holdfast.job j
+    select r.route, r.lane, r.kind, (select j.priority from holdfast.open_job j
                                       where j.state = 'ready' and j.route = r.route
                                       order by j.priority limit 1), 1
       from holdfast.route r
     union all
-    select l.route, l.lane, l.kind, (select j.priority from holdfast.job j
+    select l.route, l.lane, l.kind, (select j.priority from holdfast.open_job j
                                       where j.state = 'ready' and j.route = l.route and j.priority > l.priority
                                       order by j.priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < %(priorities)s
 ),
 head (route, lane, kind, priority, fair_key, depth) as (
-    select l.route, l.lane, l.kind, l.priority, (select j.fair_key from holdfast.job j
+    select l.route, l.lane, l.kind, l.priority, (select j.fair_key from holdfast.open_job j
                                                   where j.state = 'ready' and j.route = l.route
                                                     and j.priority = l.priority
                                                   order by j.fair_key limit 1), 1
       from level l where l.priority is not null
     union all
-    select h.route, h.lane, h.kind, h.priority, (select j.fair_key from holdfast.job j
+    select h.route, h.lane, h.kind, h.priority, (select j.fair_key from holdfast.open_job j
                                                   where j.state = 'ready' and j.route = h.route
                                                     and j.priority = h.priority and j.fair_key > h.fair_key
                                                   order by j.fair_key limit 1), h.depth + 1
       from head h where h.fair_key is not null and h.depth < %(fair_keys)s
 )
-select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
+select h.lane, h.kind, (select j.due_at_ms from holdfast.open_job j
                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
                            and j.fair_key = h.fair_key
                          order by j.due_at_ms limit 1)
@@ -45,31 +45,42 @@ select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
 
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
-select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.job j
+select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.open_job j
                                                where j.state = 'ready' and j.route = r.route
                                                limit %(maximum)s) counted)
   from holdfast.route r;
 
 -- name: backlog_rest
 -- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
-select (select count(*) from (select 1 from holdfast.job where state = 'scheduled' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'blocked' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'running' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job
-                               where state = 'running' and lease_until_ms <= %(lease_now)s limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job
+select (select count(*) from (select 1 from holdfast.open_job where state = 'scheduled' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.open_job where state = 'blocked' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.lease l
+                               cross join lateral unnest(l.seqs) as u (seq)
+                                join holdfast.job j on j.seq = u.seq
+                               where j.state = 'running' and j.worker = l.worker and j.lease_token = l.token
+                               limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.lease l
+                               cross join lateral unnest(l.seqs) as u (seq)
+                                join holdfast.job j on j.seq = u.seq
+                               where l.until_ms <= %(lease_now)s and j.state = 'running' and j.worker = l.worker
+                                 and j.lease_token = l.token and j.lease_until_ms <= %(lease_now)s
+                               limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.open_job
                                where suspect = 1 and state = 'ready' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'dependent' limit %(maximum)s) counted),
-       (select count(*) from (select 1 from holdfast.gate g join holdfast.job j on j.gate = g.gate
+       (select count(*) from (select 1 from holdfast.open_job where state = 'dependent' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.gate g join holdfast.open_job j on j.gate = g.gate
                                where j.state = 'parked' limit %(maximum)s) counted);
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
-select failure_class, count(*) from holdfast.job
- where finished_at_ms is not null and state = 'failed' and failure_class is not null
-   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
-   and route not in (select route from holdfast.route where lane = %(system_lane)s::text)
- group by failure_class;
+select j.failure_class, count(*) from holdfast.ended e
+ cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
+  join holdfast.job j on j.seq = u.seq
+ where e.state = 'failed' and j.state = 'failed' and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
+   and j.failure_class is not null
+   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
+   and j.route not in (select route from holdfast.route where lane = %(system_lane)s::text)
+ group by j.failure_class;
 
 -- name: counts_by_kind
 -- Count jobs by kind.
@@ -107,16 +118,19 @@ select * from holdfast.job_row where id = %(id)s /* lock: for update */;
 
 -- name: jobs_by_finish
 -- List jobs of one finished state by finish time, newest first, with any filter.
-select * from holdfast.job_row
- where finished_at_ms is not null and state = %(state)s
-   and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
-   and (finished_at_ms, seq) >= (%(finished_floor)s, %(floor)s)
-   and (%(kind)s::text is null or kind = %(kind)s::text)
-   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
-   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
-   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
-   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
- order by finished_at_ms desc, seq desc
+select j.* from holdfast.ended e
+ cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
+  join holdfast.job_row j on j.seq = u.seq
+ where e.state = %(state)s and e.finished_at_ms <= %(finished_before)s and e.finished_at_ms >= %(finished_floor)s
+   and (e.finished_at_ms, u.seq) < (%(finished_before)s, %(before)s)
+   and (e.finished_at_ms, u.seq) >= (%(finished_floor)s, %(floor)s)
+   and j.state = %(state)s and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
+   and (%(kind)s::text is null or j.kind = %(kind)s::text)
+   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
+   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or e.finished_at_ms < %(aged_before)s::bigint)
+ order by e.finished_at_ms desc, u.seq desc
  limit %(limit)s;
 
 -- name: jobs_by_group
@@ -227,10 +241,11 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
 
 -- name: jobs_finish_floor
 -- Find the position so many jobs of one finished state below another, by finish time.
-select finished_at_ms, seq from holdfast.job
- where finished_at_ms is not null and state = %(state)s
-   and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
- order by finished_at_ms desc, seq desc
+select e.finished_at_ms, u.seq from holdfast.ended e
+ cross join lateral unnest(e.seqs) as u (seq)
+ where e.state = %(state)s and e.finished_at_ms <= %(finished_before)s
+   and (e.finished_at_ms, u.seq) < (%(finished_before)s, %(before)s)
+ order by e.finished_at_ms desc, u.seq desc
  limit 1 offset %(examined)s;
 
 -- name: jobs_finished
@@ -257,6 +272,10 @@ select seq from holdfast.tag where tag = %(tag)s and value = %(value)s and seq <
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
-select (select count(*) from holdfast.job where state = 'running' and lease_until_ms <= %(lease_now)s),
-       (select count(*) from holdfast.job where state = 'ready' and suspect = 1),
-       (select count(*) from holdfast.job where state = 'scheduled' and due_at_ms <= %(wall_now)s);
+select (select count(*) from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where l.until_ms <= %(lease_now)s and j.state = 'running' and j.worker = l.worker and j.lease_token = l.token
+           and j.lease_until_ms <= %(lease_now)s),
+       (select count(*) from holdfast.open_job where state = 'ready' and suspect = 1),
+       (select count(*) from holdfast.open_job where state = 'scheduled' and due_at_ms <= %(wall_now)s);

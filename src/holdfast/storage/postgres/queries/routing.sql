@@ -2,9 +2,16 @@
 
 -- name: job_fair_key
 -- Write the fair_key of jobs after the order of their lane has changed.
-update holdfast.job j set fair_key = v.fair_key
-  from unnest(%(c0)s::text[], %(c1)s::bigint[]) as v (fair_key, seq)
- where j.seq = v.seq;
+with changed as (
+    update holdfast.job j set fair_key = v.fair_key
+      from unnest(%(c0)s::text[], %(c1)s::bigint[]) as v (fair_key, seq)
+     where j.seq = v.seq
+ returning j.seq, j.fair_key
+),
+placed as (
+    update holdfast.open_job o set fair_key = c.fair_key from changed c where o.seq = c.seq
+)
+select count(*) from changed;
 
 -- name: kind_publish
 -- Write what a worker publishes about its tasks.

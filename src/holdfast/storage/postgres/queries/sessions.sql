@@ -70,11 +70,13 @@ insert into holdfast.session (tenant, name) values (%(tenant)s, %(name)s) on con
 
 -- name: session_due
 -- Read some scheduled entries of a session that are due, skipping locked ones.
-select * from holdfast.job_row
- where session_number = %(session)s and session_number is not null and state = 'scheduled' and due_at_ms <= %(now)s
- order by due_at_ms
+select j.* from holdfast.open_job o
+  join holdfast.job_row j on j.seq = o.seq
+ where o.session = %(session)s and o.session is not null and o.state = 'scheduled' and o.due_at_ms <= %(now)s
+   and j.state = 'scheduled' and j.due_at_ms <= %(now)s
+ order by o.due_at_ms
  limit %(limit)s
-/* lock: for update skip locked */;
+/* lock: for update of j skip locked */;
 
 -- name: session_enqueue_seq_write
 -- Write the position of each session's newest entry.
@@ -84,49 +86,64 @@ update holdfast.session s set enqueue_seq = v.enqueue_seq
 
 -- name: session_entries_in_order
 -- Read some entries of a session's line in enqueue order, from which a claim selects.
-select seq, enqueue_seq, state, epoch, route, entry from holdfast.job
- where session = %(session)s and session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0)) and enqueue_seq > %(after)s
- order by enqueue_seq
+select o.seq, o.enqueue_seq, o.state, o.epoch, o.route, j.entry from holdfast.open_job o
+  join holdfast.job j on j.seq = o.seq
+ where o.session = %(session)s and o.session is not null and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+   and o.enqueue_seq > %(after)s
+ order by o.enqueue_seq
  limit %(limit)s;
 
 -- name: session_entries_ready
 -- Lock the chosen entries that are still ready and not locked: a claim that has locked the session must not wait for
 -- a transaction that may wait for the session.
 select * from holdfast.job_row
- where seq = any (%(seqs)s::bigint[]) and coalesce(state, '') = 'ready'
+ where seq = any (%(seqs)s::bigint[]) and state = 'ready'
  order by seq
    for update skip locked;
 
 -- name: session_entries_waiting
 -- Find the next waiting entries of a session by their numbers, for iterating over all of them.
-select seq from holdfast.job
+select seq from holdfast.open_job
  where session = %(session)s and session is not null and seq > %(after)s and state in ('scheduled', 'ready')
  order by seq
  limit %(limit)s;
 
 -- name: session_entry_insert
 -- Store new session entries. Entries whose id another transaction has taken are skipped; the row count reveals it.
-insert into holdfast.job (
-    session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
-    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
-    dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
+with stored as (
+    insert into holdfast.job (
+        session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+        enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
+        dedupe_key, dedupe_kind, predecessor, digest, parent, root, record_all, event_count
+    )
+    select * from unnest(
+        %(c0)s::bigint[], %(c1)s::bigint[], %(c2)s::text[],
+        %(c3)s::integer[], %(c4)s::bigint[], %(c5)s::text[], %(c6)s::text[], %(c7)s::text[], %(c8)s::text[],
+        %(c9)s::integer[], %(c10)s::text[], %(c11)s::text[], %(c12)s::text[], %(c13)s::text[], %(c14)s::bigint[],
+        %(c15)s::bigint[], %(c16)s::bigint[], %(c17)s::integer[], %(c18)s::text[], %(c19)s::text[], %(c20)s::text[],
+        %(c21)s::bigint[], %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::smallint[], %(c26)s::integer[]
+    )
+    on conflict do nothing
+    returning *
 )
-select * from unnest(
-    %(c0)s::bigint[], %(c1)s::bigint[], %(c2)s::text[],
-    %(c3)s::integer[], %(c4)s::bigint[], %(c5)s::text[], %(c6)s::text[], %(c7)s::text[], %(c8)s::text[],
-    %(c9)s::integer[], %(c10)s::text[], %(c11)s::text[], %(c12)s::text[], %(c13)s::text[], %(c14)s::bigint[],
-    %(c15)s::bigint[], %(c16)s::bigint[], %(c17)s::integer[], %(c18)s::text[], %(c19)s::text[], %(c20)s::text[],
-    %(c21)s::bigint[], %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::smallint[], %(c26)s::integer[]
+insert into holdfast.open_job (
+    seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
+    dedupe_key, dedupe_kind
 )
+select seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
+       dedupe_key, dedupe_kind
+  from stored
 on conflict do nothing;
 
 -- name: session_expired
 -- Read some running entries of a session whose lease has expired, skipping locked ones.
-select * from holdfast.job_row
- where session_number = %(session)s and session_number is not null and state = 'running' and lease_until_ms <= %(now)s
- order by lease_until_ms
+select j.* from holdfast.open_job o
+  join holdfast.job_row j on j.seq = o.seq
+ where o.session = %(session)s and o.session is not null and o.state = 'running'
+   and j.state = 'running' and j.lease_until_ms <= %(now)s
+ order by j.lease_until_ms
  limit %(limit)s
-/* lock: for update skip locked */;
+/* lock: for update of j skip locked */;
 
 -- name: session_fair_keys
 -- For each route and entry type: the next fair_key with a claimable head after the one served last, and the first of
@@ -142,13 +159,15 @@ select (select s.head_fair_key from holdfast.session s
 
 -- name: session_first_entries
 -- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
-select s.number, exists (select 1 from holdfast.job r where r.session = s.number and r.state = 'running'),
+select s.number, exists (select 1 from holdfast.open_job r
+                          where r.session = s.number and r.session is not null and r.state = 'running'),
        f.seq, f.enqueue_seq, f.state, f.epoch, f.route, f.entry
   from unnest(%(sessions)s::bigint[]) as s (number)
  cross join lateral (
-    select j.seq, j.enqueue_seq, j.state, j.epoch, j.route, j.entry from holdfast.job j
-     where j.session = s.number and j.session is not null and (j.state = 'ready' or (j.state = 'scheduled' and j.epoch > 0))
-     order by j.enqueue_seq limit 1
+    select o.seq, o.enqueue_seq, o.state, o.epoch, o.route, j.entry from holdfast.open_job o
+      join holdfast.job j on j.seq = o.seq
+     where o.session = s.number and o.session is not null and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+     order by o.enqueue_seq limit 1
  ) f;
 
 -- name: session_first_ready
@@ -210,14 +229,17 @@ select number from holdfast.session where tenant = %(tenant)s and name = %(name)
 -- name: session_running
 -- Read the running entries of a session, locked in order in write transactions.
 select * from holdfast.job_row
- where session_number = %(session)s and session_number is not null and state = 'running'
+ where seq = any (array(select o.seq from holdfast.open_job o
+                         where o.session = %(session)s and o.session is not null and o.state = 'running'))
+   and state = 'running'
  order by seq
 /* lock: for update */;
 
 -- name: session_running_entries
 -- Read the numbers of the running entries of a session, and their leases.
-select seq, lease_token from holdfast.job
- where session = %(session)s and session is not null and state = 'running';
+select j.seq, j.lease_token from holdfast.open_job o
+  join holdfast.job j on j.seq = o.seq
+ where o.session = %(session)s and o.session is not null and o.state = 'running' and j.state = 'running';
 
 -- name: sessions_by_name
 -- Read sessions by their names, locked in order of their numbers in write transactions.

@@ -1,21 +1,29 @@
 -- Settling: leases, progress, and the writes of transitions.
 
 -- name: job_acknowledge
--- Acknowledge claims that are still held. The condition on the state is hidden from the planner, which would
--- otherwise scan all running jobs instead of looking these up by number.
+-- Acknowledge claims that are still held.
 update holdfast.job j set unacknowledged = 0
   from unnest(%(c0)s::bigint[], %(c1)s::integer[], %(c2)s::text[], %(c3)s::bigint[])
        as v (seq, epoch, lease_token, lease_now)
  where j.seq = v.seq and j.epoch = v.epoch and j.lease_token = v.lease_token
-   and coalesce(j.state, '') = 'running' and j.lease_until_ms > v.lease_now;
+   and j.state = 'running' and j.lease_until_ms > v.lease_now;
 
 -- name: job_clear_suspicion
 -- Clear the suspicion of jobs, only if each still has the epoch that the decision is based on.
-update holdfast.job j
-   set suspect = v.suspect, failure_reason = v.failure_reason, failure_message = v.failure_message
-  from unnest(%(c0)s::smallint[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::integer[])
-       as v (suspect, failure_reason, failure_message, seq, epoch)
- where j.seq = v.seq and j.epoch = v.epoch;
+with changed as (
+    update holdfast.job j
+       set suspect = v.suspect, failure_reason = v.failure_reason, failure_message = v.failure_message
+      from unnest(%(c0)s::smallint[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::integer[])
+           as v (suspect, failure_reason, failure_message, seq, epoch)
+     where j.seq = v.seq and j.epoch = v.epoch
+ returning j.seq, j.suspect
+),
+placed as (
+    update holdfast.open_job o set suspect = c.suspect, worker = null, incarnation = null
+      from changed c
+     where o.seq = c.seq
+)
+select count(*) from changed;
 
 -- name: job_digest
 -- Write the digests by which repeated settlements are recognized, if the result alone is not sufficient.
@@ -25,14 +33,23 @@ update holdfast.job j
  where j.seq = d.seq;
 
 -- name: job_done
--- Finish running jobs as done: the common values once, and the result of each job. The condition on the state is
--- hidden from the planner, which would otherwise scan all running jobs instead of looking these up by number.
-update holdfast.job j
-   set state = 'done', outcome = 'done', result = r.result, event_count = j.event_count + %(counted)s::integer,
-       finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
-       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
-  from unnest(%(results_0)s::bigint[], %(results_1)s::text[]) as r (seq, result)
- where j.seq = r.seq and coalesce(j.state, '') = 'running';
+-- Finish running jobs as done: the common values once, and the result of each job.
+with ended as (
+    update holdfast.job j
+       set state = 'done', outcome = 'done', result = r.result, event_count = j.event_count + %(counted)s::integer,
+           finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+           failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+      from unnest(%(results_0)s::bigint[], %(results_1)s::text[]) as r (seq, result)
+     where j.seq = r.seq and j.state = 'running'
+ returning j.seq, j.event_count
+),
+listed as (
+    insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
+    select 'done', %(finished_at_ms)s::bigint, array_agg(seq order by seq), array_agg(event_count order by seq) from ended
+    having count(*) > 0
+),
+closed as (delete from holdfast.open_job o where o.seq = any (%(results_0)s::bigint[]))
+select count(*) from ended;
 
 -- name: job_lease
 -- Extend leases and write whether they are acknowledged, only if each job still has the epoch of its claim.
@@ -46,32 +63,64 @@ update holdfast.job j set lease_until_ms = v.lease_until_ms, unacknowledged = v.
 update holdfast.job set phase = %(phase)s, percent = %(percent)s where seq = %(seq)s and epoch = %(epoch)s;
 
 -- name: job_transition
--- Write the changes of transitions, only if each job still has the epoch that the decision is based on.
-update holdfast.job j
-   set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
-       finished_at_ms = v.finished_at_ms, attempt = v.attempt, epoch = v.epoch, worker = v.worker,
-       incarnation = v.incarnation, lease_token = v.lease_token, lease_until_ms = v.lease_until_ms,
-       claim_index = v.claim_index, started_at_ms = v.started_at_ms, outcome = v.outcome,
-       settle_digest = v.settle_digest, phase = v.phase, percent = v.percent,
-       cancel_requested = v.cancel_requested, suspect = v.suspect, deferrals = v.deferrals,
-       deferred_since_ms = v.deferred_since_ms, releases = v.releases, failure_class = v.failure_class,
-       failure_reason = v.failure_reason, failure_message = v.failure_message,
-       failure_traceback = v.failure_traceback, predecessor = v.predecessor, event_count = v.event_count,
-       result = v.result, unacknowledged = v.unacknowledged
-  from unnest(
-    %(c0)s::text[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::bigint[], %(c4)s::bigint[], %(c5)s::integer[],
-    %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::bigint[], %(c11)s::integer[],
-    %(c12)s::bigint[], %(c13)s::text[], %(c14)s::text[], %(c15)s::text[], %(c16)s::double precision[],
-    %(c17)s::smallint[], %(c18)s::smallint[], %(c19)s::integer[], %(c20)s::bigint[], %(c21)s::integer[],
-    %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::text[], %(c26)s::bigint[], %(c27)s::integer[],
-    %(c28)s::text[], %(c29)s::smallint[], %(c30)s::bigint[], %(c31)s::integer[]
-  ) as v (
-    state, fair_key, due_at_ms, deadline_at_ms, finished_at_ms, attempt, epoch, worker, incarnation, lease_token,
-    lease_until_ms, claim_index, started_at_ms, outcome, settle_digest, phase, percent, cancel_requested, suspect,
-    deferrals, deferred_since_ms, releases, failure_class, failure_reason, failure_message, failure_traceback,
-    predecessor, event_count, result, unacknowledged, seq, epoch_before
-  )
- where j.seq = v.seq and j.epoch = v.epoch_before;
+-- Write the changes of transitions, only if each job still has the epoch that the decision is based on. Rows of jobs that
+-- have ended are deleted before others are written: a successor may get the dedupe key of its predecessor.
+with changed as (
+    update holdfast.job j
+       set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
+           finished_at_ms = v.finished_at_ms, attempt = v.attempt, epoch = v.epoch, worker = v.worker,
+           incarnation = v.incarnation, lease_token = v.lease_token, lease_until_ms = v.lease_until_ms,
+           claim_index = v.claim_index, started_at_ms = v.started_at_ms, outcome = v.outcome,
+           settle_digest = v.settle_digest, phase = v.phase, percent = v.percent,
+           cancel_requested = v.cancel_requested, suspect = v.suspect, deferrals = v.deferrals,
+           deferred_since_ms = v.deferred_since_ms, releases = v.releases, failure_class = v.failure_class,
+           failure_reason = v.failure_reason, failure_message = v.failure_message,
+           failure_traceback = v.failure_traceback, predecessor = v.predecessor, event_count = v.event_count,
+           result = v.result, unacknowledged = v.unacknowledged
+      from unnest(
+        %(c0)s::text[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::bigint[], %(c4)s::bigint[], %(c5)s::integer[],
+        %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::bigint[], %(c11)s::integer[],
+        %(c12)s::bigint[], %(c13)s::text[], %(c14)s::text[], %(c15)s::text[], %(c16)s::double precision[],
+        %(c17)s::smallint[], %(c18)s::smallint[], %(c19)s::integer[], %(c20)s::bigint[], %(c21)s::integer[],
+        %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::text[], %(c26)s::bigint[], %(c27)s::integer[],
+        %(c28)s::text[], %(c29)s::smallint[], %(c30)s::bigint[], %(c31)s::integer[]
+      ) as v (
+        state, fair_key, due_at_ms, deadline_at_ms, finished_at_ms, attempt, epoch, worker, incarnation, lease_token,
+        lease_until_ms, claim_index, started_at_ms, outcome, settle_digest, phase, percent, cancel_requested, suspect,
+        deferrals, deferred_since_ms, releases, failure_class, failure_reason, failure_message, failure_traceback,
+        predecessor, event_count, result, unacknowledged, seq, epoch_before
+      )
+     where j.seq = v.seq and j.epoch = v.epoch_before
+ returning j.*, j.finished_at_ms is null and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null
+                                              or j.gate is not null) as is_open
+),
+listed as (
+    insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
+    select state, finished_at_ms, array_agg(seq order by seq), array_agg(event_count order by seq) from changed
+     where finished_at_ms is not null
+     group by state, finished_at_ms
+),
+closed as (
+    delete from holdfast.open_job o
+     where o.seq = any (array(select seq from changed where not is_open))
+ returning o.seq
+),
+placed as (
+    insert into holdfast.open_job as o (
+        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
+        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
+    )
+    select c.seq, c.due_at_ms, c.deadline_at_ms, c.predecessor, c.session, c.enqueue_seq, c.gate, c.route, c.priority,
+           c.epoch, c.suspect, c.state, c.tenant, c.fair_key, c.affinity, c.dedupe_key, c.dedupe_kind,
+           case when c.suspect = 1 then c.worker end, case when c.suspect = 1 then c.incarnation end
+      from changed c
+     where c.is_open and (select count(*) from closed) >= 0
+    on conflict (seq) do update
+       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
+           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
+           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation
+)
+select count(*) from changed;
 
 -- name: jobs_current
 -- Read and lock, in order, only the columns of some jobs that may have changed since they were claimed.
@@ -81,7 +130,7 @@ select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent,
 /* lock: for update */;
 
 -- name: jobs_succeed
--- Finish running jobs as done if their lease is held, append an event for each, wake rows if others wait for it and of its gate, and
+-- Finish running jobs as done if their lease is held, append their events, wake rows if others wait for it and of its gate, and
 -- return the columns that may have changed since they were claimed. Only a running job has a lease expiry.
 with ended as (
     update holdfast.job j
@@ -93,13 +142,24 @@ with ended as (
      where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
        and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
  returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count, j.awaited, j.gate,
-           j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker
+           j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker,
+           j.dedupe_key is not null or j.session is not null or j.gate is not null as is_linked
 ),
 events as (
-    insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
-    select 'done', %(finished_at_ms)s::bigint, id, event_count, route, tenant, tags, 'done', attempt, epoch, worker
+    insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
+    select 'done', %(finished_at_ms)s::bigint, array_agg(id order by seq), event_count, route, tenant, tags, 'done', attempt,
+           epoch, worker
       from ended
-     order by seq
+     group by event_count, route, tenant, tags, attempt, epoch, worker
+     order by min(seq)
+),
+listed as (
+    insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
+    select 'done', %(finished_at_ms)s::bigint, array_agg(seq order by seq), array_agg(event_count order by seq) from ended
+    having count(*) > 0
+),
+closed as (
+    delete from holdfast.open_job o where o.seq = any (array(select seq from ended where is_linked))
 ),
 wakes as (
     insert into holdfast.wake (at_ms, target, number)
@@ -111,11 +171,13 @@ select seq, priority, phase, percent, cancel_requested, event_count from ended;
 
 -- name: jobs_suspect_of_worker
 -- Read some waiting suspect jobs that one start of a worker held last, skipping locked ones.
-select * from holdfast.job_row
- where suspect = 1 and state in ('ready', 'scheduled', 'blocked', 'dependent', 'parked') and worker = %(worker)s
-   and incarnation = %(incarnation)s
+select j.* from holdfast.open_job o
+  join holdfast.job_row j on j.seq = o.seq
+ where o.suspect = 1 and o.state in ('ready', 'scheduled', 'blocked', 'dependent', 'parked') and o.worker = %(worker)s
+   and o.incarnation = %(incarnation)s
+   and j.suspect = 1 and j.state in ('ready', 'scheduled', 'blocked', 'dependent', 'parked')
  limit %(limit)s
-/* lock: for update skip locked */;
+/* lock: for update of j skip locked */;
 
 -- name: plain_heartbeat
 -- Extend leases that are held and write their progress.

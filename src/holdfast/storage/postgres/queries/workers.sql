@@ -35,8 +35,11 @@ delete from holdfast.worker
 -- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
-       (select count(*) from holdfast.job j
-         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+       (select count(*) from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where l.worker = w.worker and j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation
+           and j.lease_token = l.token)
   from holdfast.worker w
  order by w.beat_at_ms desc
  limit %(limit)s;
@@ -45,7 +48,10 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
 -- Read every start of a worker, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
-       (select count(*) from holdfast.job j
-         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+       (select count(*) from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where l.worker = w.worker and j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation
+           and j.lease_token = l.token)
   from holdfast.worker w
  where w.worker = %(worker)s;
