@@ -37,7 +37,7 @@ class Faults:
         self.seen.clear()
 
     @property
-    def struck(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether a fault has occurred, and the process is dead as far as its clients know."""
         return self._dead is not None
 

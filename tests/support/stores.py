@@ -110,5 +110,5 @@ class Harness:
         # Tables that a test creates are in the store's schema, and are dropped with it.
         url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
         store = PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)
-        postgres_connections.reuse(self._schema, store, lambda: self.faults.struck)
+        postgres_connections.reuse(self._schema, store, lambda: self.faults.is_dead)
         return store
