@@ -62,7 +62,7 @@ VALUES = {
     **dict.fromkeys(("matches_0", "matches_1", "matches_2"), "{17,18}"),
     **dict.fromkeys(("tag", "value"), "17"),
     **dict.fromkeys(("tags_0", "tags_1"), "{17}"),
-    "limit": "10",
+    **dict.fromkeys(("limit", "floor"), "10"),
     **dict.fromkeys(("states", "kind", "lane", "tenant", "failure_class", "aged_before"), None),
     "root": "17",
     "before": "1000000",
