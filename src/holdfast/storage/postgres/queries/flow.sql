@@ -166,35 +166,35 @@ select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[]);
 -- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
 with recursive
 ready (route, priority, depth) as (
-    select r.route, (select j.priority from holdfast.job j
+    select r.route, (select j.priority from holdfast.open_job j
                       where j.state = 'ready' and j.route = r.route order by j.priority desc limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select r.route, (select j.priority from holdfast.job j
+    select r.route, (select j.priority from holdfast.open_job j
                       where j.state = 'ready' and j.route = r.route and j.priority < r.priority
                       order by j.priority desc limit 1), r.depth + 1
       from ready r where r.priority is not null and r.depth < %(priorities)s
 ),
 parked (gate, route, priority, depth) as (
-    select g.gate, r.route, (select j.priority from holdfast.job j
+    select g.gate, r.route, (select j.priority from holdfast.open_job j
                               where j.gate = g.gate and j.state = 'parked' and j.route = r.route
                               order by j.priority desc limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route) cross join holdfast.gate g
     union all
-    select p.gate, p.route, (select j.priority from holdfast.job j
+    select p.gate, p.route, (select j.priority from holdfast.open_job j
                               where j.gate = p.gate and j.state = 'parked' and j.route = p.route
                                 and j.priority < p.priority
                               order by j.priority desc limit 1), p.depth + 1
       from parked p where p.priority is not null and p.depth < %(priorities)s
 )
 select count(*) from (
-    select 1 from ready r join holdfast.job j
+    select 1 from ready r join holdfast.open_job j
         on j.state = 'ready' and j.route = r.route and j.priority = r.priority and j.fair_key = %(tenant)s
     union all
-    select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.job j
+    select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.open_job j
         on j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s and j.route = r.route
     union all
-    select 1 from parked p join holdfast.job j
+    select 1 from parked p join holdfast.open_job j
         on j.gate = p.gate and j.state = 'parked' and j.route = p.route and j.priority = p.priority
            and j.fair_key in (%(tenant)s, '') and j.tenant = %(tenant)s
     limit %(maximum)s) counted;
