@@ -17,6 +17,12 @@ def test_enqueue_stores_the_job_and_prints_its_id(cli: Cli) -> None:
     assert cli.queue.get("first").payload == {"to": "ada@example.org"}
 
 
+def test_what_a_short_command_has_enqueued_is_counted_in_the_overview(cli: Cli) -> None:
+    cli.text("enqueue", "email.send")
+
+    assert sum(minute.arrived for minute in cli.queue.admin.overview().flow) == 1
+
+
 def test_enqueue_prints_the_decoded_job_as_json(cli: Cli) -> None:
     answer = cli.json("enqueue", "email.send", "[1, 2]")
 

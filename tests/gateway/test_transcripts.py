@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -152,3 +153,16 @@ def test_the_service_stands_under_its_prefix(gateway: RunningGateway) -> None:
     assert job["state"] == "done"
     assert gateway.client.get("/holdfast/healthz").json["status"] == "ok"
     assert gateway.client.get("/healthz").status == 200
+
+
+def test_the_dashboard_stands_under_the_prefix_too(gateway: RunningGateway) -> None:
+    answer = gateway.generate()
+    number = gateway.client.get(f"/holdfast/v1/jobs/{answer.headers['Holdfast-Job']}").json["number"]
+    page = gateway.client.get("/holdfast/dashboard/jobs").content.decode()
+
+    assert f'href="/holdfast/dashboard/jobs/{number}"' in page
+    links = set(re.findall(r'(?:href|src|action)="(/[^"]*)"', page))
+    assert all(link.startswith("/holdfast/dashboard/") for link in links), links
+    style = next(link for link in links if "style.css" in link)
+    assert gateway.client.get(style).status == 200
+    assert gateway.client.get(f"/holdfast/dashboard/jobs/{number}").status == 200

@@ -23,7 +23,9 @@ import holdfast
 from holdfast.cli import errors, formatting
 from holdfast.cli.console import console
 from holdfast.client import connect
+from holdfast.client.queue_state import state_of
 from holdfast.domain import masking
+from holdfast.storage.runners import SyncRunner
 
 DEFAULT_URL = "holdfast.db"
 SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
@@ -92,6 +94,8 @@ class Terminal:
                 self._check_exists()
         try:
             yield queue
+            # A command is shorter than the ten seconds after which a process writes what it has counted.
+            SyncRunner(state_of(queue).store).write_rollups()
         finally:
             queue.close()
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from time import monotonic
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.domain import errors, limits, rollups
 from holdfast.domain.backoff import RetryPolicy
@@ -161,7 +161,7 @@ async def append_counted(tx: StoreTransaction, counted: Rollup) -> None:
     await tx.append_rollups(limits.ROLLUP_MS, {at_ms: rollups.encode(counted)})
 
 
-def _is_due(buffer: RollupBuffer | None) -> TypeGuard[RollupBuffer]:
+def _is_due(buffer: RollupBuffer | None) -> bool:
     return buffer is not None and monotonic() >= buffer.due_at and not buffer.is_empty()
 
 
@@ -191,8 +191,13 @@ class SyncRunner:
         return result
 
     def write_due_rollups(self) -> None:
-        """Write what this process has counted, if it is time to; it is lost if the store does not answer."""
-        if _is_due(self._rollups) and (counted := self._rollups.take()):
+        """Write what this process has counted, if it is time to."""
+        if _is_due(self._rollups):
+            self.write_rollups()
+
+    def write_rollups(self) -> None:
+        """Write what this process has counted; it is lost if the store does not answer."""
+        if self._rollups is not None and (counted := self._rollups.take()):
             with contextlib.suppress(errors.HoldfastError):
                 self._target.write(lambda tx: append_counted(tx, counted))
 
@@ -238,8 +243,13 @@ class AsyncRunner:
         return result
 
     async def write_due_rollups(self) -> None:
-        """Write what this process has counted, if it is time to; it is lost if the store does not answer."""
-        if _is_due(self._rollups) and (counted := self._rollups.take()):
+        """Write what this process has counted, if it is time to."""
+        if _is_due(self._rollups):
+            await self.write_rollups()
+
+    async def write_rollups(self) -> None:
+        """Write what this process has counted; it is lost if the store does not answer."""
+        if self._rollups is not None and (counted := self._rollups.take()):
             with contextlib.suppress(errors.HoldfastError):
                 await self._target.write_async(lambda tx: append_counted(tx, counted))
 
