@@ -9,6 +9,7 @@ from holdfast.dashboard.visits import Visit
 from holdfast.domain import access
 from holdfast.domain.results import Backlog, Waiting
 from holdfast.domain.routing import Lane
+from holdfast.operations import overview as overview_operations
 
 _SCHEDULES_MAX = 200
 _GROUPS_MAX = 30
@@ -41,7 +42,7 @@ def lane_rows(lanes: list[Lane], backlog: Backlog | None, grants: access.Grants)
 
 async def show(visit: Visit) -> Response:
     """Show lanes, limits, schedules and groups."""
-    backlog = await visit.queue.admin.backlog() if visit.may("backlog") else None
+    backlog = await visit.service.runner.read(overview_operations.backlog) if visit.may("backlog") else None
     lanes = lane_rows(await visit.queue.lanes.list(), backlog, visit.grants)
     schedules = None
     if visit.may("list_schedules"):

@@ -188,10 +188,12 @@ async def backlog(tx: contract.StoreTransaction) -> results.Backlog:
     return await backlog_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX))
 
 
-async def backlog_of(tx: contract.StoreTransaction, counted: Sequence[ReadyRow]) -> results.Backlog:
-    """Return the backlog, of which the ready jobs are counted."""
+async def backlog_of(
+    tx: contract.StoreTransaction, counted: Sequence[ReadyRow], tenants: int = limits.BACKLOG_TURNS_MAX
+) -> results.Backlog:
+    """Return the backlog, of which the ready jobs are counted; the oldest is searched among those of some tenants."""
     now = await tx.now()
-    heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
+    heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, tenants)
     rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
     return results.Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 

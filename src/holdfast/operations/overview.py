@@ -13,6 +13,8 @@ _FAILURES = 100
 _WORKERS = 100
 _GATES = 20_000
 _AFFINITIES = 50
+# Screens read it again every few seconds, so the oldest job is that of fewer tenants than in `admin.backlog`.
+_TENANTS = 200
 
 
 async def overview(tx: StoreTransaction) -> Overview:
@@ -22,7 +24,7 @@ async def overview(tx: StoreTransaction) -> Overview:
     routing = await tx.routing()
     workers = await jobs.newest_workers(tx, _WORKERS)
     counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
-    backlog = _without_deliveries(await jobs.backlog_of(tx, counted))
+    backlog = _without_deliveries(await jobs.backlog_of(tx, counted, _TENANTS))
     since_ms = decisions.flow_since_ms(now_ms)
     rows = [
         (row.at_ms, rollups.decode(row.data)) for row in await tx.newest_rollups(since_ms, limits.ROLLUPS_READ_MAX)
@@ -60,6 +62,11 @@ async def overview(tx: StoreTransaction) -> Overview:
         parked=backlog.parked,
         affinities=tuple(await affinities(tx, workers)),
     )
+
+
+async def backlog(tx: StoreTransaction) -> Backlog:
+    """Return the backlog as the overview reads it."""
+    return await jobs.backlog_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX), _TENANTS)
 
 
 async def affinities(tx: StoreTransaction, workers: Sequence[WorkerInfo]) -> list[AffinityFlow]:
