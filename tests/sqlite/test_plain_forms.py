@@ -115,6 +115,12 @@ def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outco
     compare([("enqueue_many", jobs), ("claim", 12, {}), ("change", change), ("settle", 12, outcome)])
 
 
+@pytest.mark.parametrize("options", [{}, {"priority": 1, "tags": {"a": "b"}}], ids=["alike", "different"])
+def test_more_jobs_than_one_statement_stores_are_stored_alike(options: dict[str, Any]) -> None:
+    jobs: list[tuple[str, dict[str, Any]]] = [("send", options if number % 2 else {}) for number in range(45)]
+    compare([("enqueue_many", jobs), ("claim", 45, {}), ("settle", 45, Done())])
+
+
 LANES = ["default", "other", "third"]
 KINDS = [f"kind-{number}" for number in range(20)]
 

@@ -24,7 +24,7 @@ class AioSqliteTransaction(SqliteTransaction):
         await self._cursor.executemany(sql.QUERIES[name], rows)
         return int(self._cursor.rowcount)
 
-    async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
+    async def _send(self, text: str, values: Mapping[str, Any] | Row, name: QueryName) -> Rows:
         self._observe(name)
         cursor = self._cursor
         await cursor.execute(text, values)

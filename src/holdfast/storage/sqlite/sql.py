@@ -54,6 +54,19 @@ def numbered(name: QueryName, *parameters: str) -> tuple[QueryName, str]:
     return name, re.sub(r"(?<!:):(\w+)", lambda found: places[found[1]], QUERIES[name])
 
 
+def of_rows(name: QueryName, count: int, own: int) -> str:
+    """Return an insert of one row as an insert of *count* rows.
+
+    The first *own* values differ from row to row; the others are bound once, before those of the rows.
+    """
+    start, _, values = QUERIES[name].rpartition(" values ")
+    others = values.count("?") - own
+    common = [f"?{place}" for place in range(1, others + 1)]
+    firsts = range(others + 1, others + own * count + 1, own)
+    rows = ([*(f"?{place}" for place in range(first, first + own)), *common] for first in firsts)
+    return f"{start} values " + ", ".join(f"({', '.join(row)})" for row in rows)
+
+
 FOR_ONE: Final[dict[QueryName, QueryName]] = {
     "events_append": "events_append_one",
     "job_claim": "job_claim_one",

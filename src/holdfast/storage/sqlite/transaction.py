@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -114,7 +115,7 @@ class SqliteTransaction(SqlTransaction):
         cursor: sqlite3.Cursor = self._cursor
         return cursor.executemany(sql.QUERIES[name], rows).rowcount
 
-    async def _send(self, text: str, values: Mapping[str, Any], name: QueryName) -> Rows:
+    async def _send(self, text: str, values: Mapping[str, Any] | Row, name: QueryName) -> Rows:
         self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
         cursor.execute(text, values)
@@ -160,7 +161,8 @@ class SqliteTransaction(SqlTransaction):
         """Store new jobs, and large payloads apart from them."""
         # Validated settings are cached, so that most jobs of a call share the same object.
         known: dict[int, tuple[str, Row]] = {}
-        rows, bodies, stored, tagged = [], [], [], False
+        rows: list[Row] = []
+        bodies, stored, tagged = [], [], False
         for new, seq in zip(jobs, seqs, strict=True):
             settings, payload = new.settings, new.payload_json
             found = known.get(id(settings))
@@ -168,19 +170,33 @@ class SqliteTransaction(SqlTransaction):
                 plan = narrow_rows.plain_insert(settings, routing)
                 known[id(settings)] = found = plan.fair_key, plan.values_at(now)
                 tagged = tagged or plan.tagged
-            fair_key, values = found
-            large = len(payload) > PAYLOAD_CHARS_MAX
-            if large:
+            if len(payload) > PAYLOAD_CHARS_MAX:
                 bodies.append((seq, payload))
-            rows.append((seq, new.id, None if large else payload, *values))
-            stored.append(job_of(NewRow(new, seq, fair_key, now)))
-        await self._change_rows("job_insert_plain_many", rows)
+                rows.append((seq, new.id, None))
+            else:
+                rows.append((seq, new.id, payload))
+            stored.append(job_of(NewRow(new, seq, found[0], now)))
+        if len(known) == 1:
+            [(_, common)] = known.values()
+            await self._insert_rows(_INSERT_ALIKE, rows, common)
+        else:
+            await self._insert_rows(
+                _INSERT_EACH, [(*row, *known[id(new.settings)][1]) for row, new in zip(rows, jobs, strict=True)]
+            )
         if bodies:
             await self.query("job_insert_body", many=bodies)
         if tagged:
             await self._insert_tags((seq, new.settings.tags_json) for new, seq in zip(jobs, seqs, strict=True))
         self._forms["enqueue plain"] += len(rows)
         return stored
+
+    async def _insert_rows(self, text: str, rows: Sequence[Row], common: Row = ()) -> None:
+        """Store new jobs: as many as possible by *text*, which stores several, the others one by one."""
+        several = len(rows) - len(rows) % _ROWS_INSERTED
+        for start in range(0, several, _ROWS_INSERTED):
+            own = chain.from_iterable(rows[start : start + _ROWS_INSERTED])
+            await self._send(text, (*common, *own), "job_insert_plain_many")
+        await self._change_rows("job_insert_plain_many", [(*row, *common) for row in rows[several:]])
 
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim the next jobs by two statements, if the cached routing is current and no maintenance is due."""
@@ -471,6 +487,11 @@ _PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
 }
 """The queries of a plain claim, by whether it serves one route and takes one job."""
 _INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
+_ROWS_INSERTED: Final = 20
+"""How many jobs one statement stores. It opens every index of the table, which takes longer than storing a job."""
+_INSERT_ALIKE: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 3)
+"""For jobs that differ in number, id and payload only."""
+_INSERT_EACH: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 14)
 _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
 )

@@ -41,8 +41,9 @@ insert or ignore into holdfast_job (
 );
 
 -- name: job_insert_plain_many
--- Store new jobs, one for each row of values.
-insert into holdfast_job (
+-- Store new jobs, one for each row of values. With "or fail" SQLite keeps no copies of the pages that it changes, by
+-- which it would undo a part of the rows: if a row is refused, the caller undoes all of them.
+insert or fail into holdfast_job (
     seq, id, payload, enqueued_at_ms, due_at_ms, deadline_at_ms, state, route, tenant, fair_key, priority, affinity,
     max_attempts, extra
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
