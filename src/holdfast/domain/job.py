@@ -18,6 +18,7 @@ from holdfast.domain import backoff, codec, failures, sessions, strict_json, val
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.codec import Codec
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.rollups import Ended
 from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
 
@@ -159,6 +160,11 @@ class JobRow(NamedTuple):
         """Whether the job has reached a final state."""
         return self.state in FINISHED
 
+    def done_at(self, now_ms: int) -> Ended:
+        """Return what is counted of a running job that is done."""
+        started_ms = self.started_at_ms or now_ms
+        return Ended(self.lane, self.kind, "done", started_ms - self.due_at_ms, now_ms - started_ms)
+
     def attempted(
         self,
         *,
@@ -225,6 +231,8 @@ class LazyRow:
     def make(self) -> JobRow:
         """Return the row."""
         raise NotImplementedError
+
+    done_at: Any = JobRow.done_at  # which reads a few columns
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.make(), name)
@@ -328,9 +336,13 @@ class Job(_JobData):
     @property
     def payload(self) -> Json:
         """The payload, decoded at each access; the caller may modify it. Raises `CodecFailed` if it is unreadable."""
-        if self._made.lane == SYSTEM_LANE:
+        made = self._made
+        if made.lane == SYSTEM_LANE:
             return strict_json.decode(shown_payload(self._row))
-        return codec.decode_text(self._codec, self._made.payload_json, self._made.id, "payload")
+        text = made.payload_json
+        if not codec.is_encoded(text):
+            return strict_json.decode(text)
+        return codec.decode_text(self._codec, text, made.id, "payload")
 
     @property
     def headers(self) -> dict[str, str]:

@@ -158,11 +158,8 @@ class CheckedJob(NamedTuple):
         return self._replace(payload_json=text, plain_json=self.payload_json)
 
 
-_UNDECLARED: Final = frozenset((NewJob, dict))
-"""The usual types of a job whose kind is not that of a task of the queue."""
-_UNKNOWN: Any = None
 # The fields of a job without options after the payload.
-_NO_OPTIONS: Final = CheckedJob("", _UNKNOWN, "", None, None, given=())[3:]
+_NO_OPTIONS: Final = CheckedJob("", None, "", None, None, given=())[3:]  # type: ignore[arg-type]
 DedupeKey: TypeAlias = tuple[str, str, str]
 """Tenant, kind (empty if the key is unique within the tenant), and key."""
 
@@ -194,7 +191,7 @@ def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field:
     """
     try:
         kind, payload, options = parts_of(new)
-        if not options and type(new) in _UNDECLARED and type(kind) is str and tenant == DEFAULT_NAME:
+        if not options and type(new) in (NewJob, dict) and type(kind) is str and tenant == DEFAULT_NAME:
             return check_new(kind, payload, fresh_id)
         checked = _check(kind, payload, options, fresh_id, tenant, type(new))
         return _as_sent(checked, new) if isinstance(new, SentJob) else checked
@@ -236,7 +233,6 @@ def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
     """Return kind, payload and options of *new*."""
     if isinstance(new, NewJob):
         return new.kind, new.payload, new.options
-    # isinstance() with an abstract class is slow; check for the usual type first.
     if type(new) is not dict and not isinstance(new, Mapping):
         raise errors.InvalidInput("job", f"must be a NewJob or a dict, not {type(new).__name__}")
     options = dict(new)
@@ -290,13 +286,11 @@ def _check(
     if entry is not None:
         settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
-    rare = (webhook_url, dedupe_for_ms)
-    parts = (*rare, after, for_limits, _identity_of(on_end), debounce)
+    parts = (webhook_url, dedupe_for_ms, after, for_limits, _identity_of(on_end), debounce)
     digest = None if chosen is None else _digest(settings, payload_json, key, entry, artifacts, *parts)
-    known = (chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts, None, *rare)
-    return tuple.__new__(
-        CheckedJob, (*known, (None, None), after, for_limits, on_end, debounce)
-    )  # in a third of the time that the constructor takes
+    known = (chosen or fresh_id, settings, payload_json, key, digest, entry, given, artifacts, None, *parts[:2])
+    # In a third of the time that the constructor takes.
+    return tuple.__new__(CheckedJob, (*known, (None, None), after, for_limits, on_end, debounce))
 
 
 def check_callback(new: JobLike, field: str) -> CheckedJob:

@@ -35,7 +35,8 @@ _dumps = _cached_encoder()
 quoted: Callable[[str], str] = json.encoder.encode_basestring
 """Returns a string as JSON text."""
 _decoder = json.JSONDecoder()
-_loads, _decode_start = _decoder.decode, _decoder.raw_decode
+_loads = _decoder.decode
+_scan: Callable[[str, int], tuple[Json, int]] = _decoder.scan_once  # type: ignore[attr-defined]  # it has no type
 _NAME = frozenset((str,))
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 _LONG_NUMBER = re.compile(rf"\d{{{limits.INTEGER_DIGITS_MAX + 1}}}")
@@ -77,8 +78,8 @@ def compact(value: Json) -> str:
 def decode(text: str) -> Json:
     """Return the value of *text*, which `encode` wrote."""
     try:
-        value, end = _decode_start(text)
-    except ValueError:
+        value, end = _scan(text, 0)
+    except (ValueError, StopIteration):
         end = -1
     # Text that something else has written may have spaces around it, which this faster function does not skip.
     return value if end == len(text) else _loads(text)

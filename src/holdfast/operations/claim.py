@@ -59,15 +59,18 @@ async def settle_and_claim(
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction."""
-    if all(settle.is_plain_success(checked) for _, checked in outcomes):
-        may_fuse = tx.fuses and not request.exclusive and not request.cut_off
-        if may_fuse and (indexes := settle.plain_indexes(outcomes)) is not None:
+    indexes = settle.plain_indexes(outcomes)
+    if indexes is not None and len(indexes) == len(outcomes):
+        if tx.fuses and not request.exclusive and not request.cut_off:
             both = await tx.settle_and_claim_plain(outcomes, started, request)
             if both is not None:
                 finished, claims = both
                 done = await settle.accept_finished(tx, outcomes, indexes, finished)
                 return [done[index] for index in range(len(outcomes))], claims
-        settlements = await settle.settle_jobs(tx, outcomes)
+        if len(outcomes) == 1:
+            settlements = await settle.settle_jobs(tx, outcomes)
+        else:
+            settlements = await settle.settle_indexed(tx, outcomes, indexes)
         if started:
             await lease.acknowledge_held(tx, started)
         return settlements, await claim_jobs(tx, request)

@@ -7,7 +7,6 @@ from holdfast.domain import clock, errors, limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
 from holdfast.domain.job import JobRow, columns_of, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
-from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, gates, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
@@ -25,15 +24,33 @@ async def settle_jobs(
     with follow-ups or artifacts is written after all outcomes before it, in its own savepoint: if a follow-up or
     artifact is refused, only that outcome is rolled back.
     """
-    if not outcomes:
-        return []
-    if len(outcomes) == 1 and is_plain_success(outcomes[0][1]):
-        finished = await tx.finish_held(outcomes)
-        if settled := _accept_one(tx, *outcomes[0], finished):
-            return [settled]
-        done = await accept_finished(tx, outcomes, dict.fromkeys(finished.jobs, 0), finished)
-    else:
-        done = await _settle_plain_successes(tx, outcomes)
+    if len(outcomes) != 1 or not is_plain_success(outcomes[0][1]):
+        return await settle_indexed(tx, outcomes, plain_indexes(outcomes), routing)
+    finished = await tx.finish_held(outcomes)
+    if settled := _accept_one(tx, *outcomes[0], finished):
+        return [settled]
+    done = await accept_finished(tx, outcomes, dict.fromkeys(finished.jobs, 0), finished)
+    return await _settle_others(tx, outcomes, done, routing)
+
+
+async def settle_indexed(
+    tx: StoreTransaction,
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
+    indexes: dict[int, int] | None,
+    routing: RoutingTable | None = None,
+) -> list[Settlement]:
+    """Settle as `settle_jobs` does; *indexes* is the result of `plain_indexes`."""
+    done = await _settle_plain_successes(tx, outcomes, indexes)
+    return await _settle_others(tx, outcomes, done, routing)
+
+
+async def _settle_others(
+    tx: StoreTransaction,
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
+    done: dict[int, Settlement],
+    routing: RoutingTable | None,
+) -> list[Settlement]:
+    """Settle all but those that are *done*, by index; return the settlements of all."""
     if len(done) == len(outcomes):
         return [done[index] for index in range(len(outcomes))]
     rest = [pair for index, pair in enumerate(outcomes) if index not in done]
@@ -68,14 +85,13 @@ def divide_settlements(
 
 
 async def _settle_plain_successes(
-    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], indexes: dict[int, int] | None
 ) -> dict[int, Settlement]:
     """Settle plain successes whose lease is held; return their settlements by index.
 
     Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling. Nor
     if a job is in the call twice: the order of its settlements decides which is accepted.
     """
-    indexes = plain_indexes(outcomes)
     if not indexes:
         return {}
     plain = outcomes if len(indexes) == len(outcomes) else [outcomes[index] for index in indexes.values()]
@@ -85,11 +101,16 @@ async def _settle_plain_successes(
 def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int, int] | None:
     """Return the index of each plain success by the number of its job; None if no outcome may be settled as plain."""
     indexes: dict[int, int] = {}
+    last: CheckedOutcome | None = None
+    plain = False
     for index, (claim, checked) in enumerate(outcomes):
         seq = fence_of(claim).seq
+        if checked is not last:
+            # Most outcomes of a worker are the same object.
+            last, plain = checked, is_plain_success(checked)
         if checked.follow_ups or seq in indexes:
             return None
-        if is_plain_success(checked):
+        if plain:
             indexes[seq] = index
     return indexes
 
@@ -118,11 +139,15 @@ async def accept_finished(
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
     topics, job_topic = tx.topics, notifications.JOB_TOPIC
+    last: tuple[Any, ...] = ()
+    current, is_linked = last, False
     for seq, row in finished.jobs.items():
         index = indexes[seq]
         claim, checked = outcomes[index]
-        current = row[:-1]
-        if row[-1]:
+        if row is not last:
+            # Jobs that were finished together have the same object.
+            last, current, is_linked = row, row[:-1], row[-1]
+        if is_linked:
             linked.append(transitions.succeeded(row_of(claim.job), current, checked, now))
         else:
             topics.add(job_topic + fence_of(claim).job_id)
@@ -136,10 +161,7 @@ async def accept_finished(
 def _count(tx: StoreTransaction, claims: Iterable[Claim], now_ms: int) -> None:
     """Count jobs that a plain form has finished."""
     ended = tx.rollups.ended
-    for claim in claims:
-        claimed = columns_of(claim.job)
-        started_ms = claimed.started_at_ms or now_ms
-        ended.append(Ended(claimed.lane, claimed.kind, "done", started_ms - claimed.due_at_ms, now_ms - started_ms))
+    ended += [columns_of(claim.job).done_at(now_ms) for claim in claims]
     if len(ended) > tx.rollups.LONG:
         tx.rollups.fold()
 

@@ -63,6 +63,12 @@ class Arguments:
         """Decodes an argument that is not a parameter."""
         return json_decode.passthrough if self._extras is None else self._decoders[self._extras]
 
+    @cached_property
+    def _decodes(self) -> bool:
+        """Whether an argument may differ from its JSON."""
+        decoders = (*self._decoders.values(), self._decoder_of_others)
+        return any(decoder is not json_decode.passthrough for decoder in decoders)
+
     def _hints(self) -> dict[str, Any]:
         # Evaluate only these: the return type and the context type may not be defined at run time.
         parameters = self._parameters.items()
@@ -143,6 +149,12 @@ class Arguments:
         if not isinstance(given, dict):
             raise PayloadInvalid("arguments", "", f"must be an object, not a {type(given).__name__}")
         self._check_names(given)
+        values = self._decode(given) if self._decodes else dict(given)
+        if self._items is None and not self._positional_only:
+            return (), values
+        return self._pop_positional(values), values
+
+    def _decode(self, given: Mapping[str, strict_json.Json]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         decoders, others, name = self._decoders, self._decoder_of_others, ""
         try:
@@ -150,9 +162,7 @@ class Arguments:
                 values[name] = decoders.get(name, others)(value)
         except json_encode.InvalidValue as error:
             raise PayloadInvalid("arguments", f".{name}{error.path}", error.problem) from None
-        if self._items is None and not self._positional_only:
-            return (), values
-        return self._pop_positional(values), values
+        return values
 
     def _check_names(self, given: Mapping[str, strict_json.Json]) -> None:
         if not self._required <= given.keys():

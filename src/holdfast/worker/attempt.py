@@ -70,7 +70,8 @@ class RunningAttempt:
     _on_output: Callable[[], None] | None = None
     _context: Context | None = None
     _decided = False
-    _outcome: outcomes.Outcome | None = None
+    outcome: outcomes.Outcome | None = None
+    """The outcome to settle; None while undecided, or if nothing is left to settle. Its methods set it."""
 
     def __init__(
         self, claim: Claim, task: definition.TaskDefinition, sent_at: float, timer: timers.Timer = timers.REAL_TIMER
@@ -190,11 +191,6 @@ class RunningAttempt:
         """Whether its outcome is final; the handler may still run."""
         return self._decided
 
-    @property
-    def outcome(self) -> outcomes.Outcome | None:
-        """The outcome to settle; None while undecided, or if nothing is left to settle."""
-        return self._outcome
-
     def wrap_handler(self, middleware: Sequence[Middleware]) -> None:
         """Run its handler within *middleware*."""
         if middleware:
@@ -226,7 +222,7 @@ class RunningAttempt:
         with self._lock:
             self.started_at = self.timer.monotonic()
             if not self._decided and self.stopped is not None:
-                self._decided, self._outcome = True, outcomes.Released()
+                self._decided, self.outcome = True, outcomes.Released()
             return not self._decided
 
     def release_if_waiting(self) -> bool:
@@ -234,7 +230,7 @@ class RunningAttempt:
         with self._lock:
             if self._decided or self.started_at is not None:
                 return False
-            self._decided, self._outcome = True, outcomes.Released()
+            self._decided, self.outcome = True, outcomes.Released()
             return True
 
     # --- outcome: the first decision wins --------------------------------------------------------------------
@@ -273,7 +269,7 @@ class RunningAttempt:
             if self._decided:
                 return False
             self._decided = True
-            self._outcome = outcome
+            self.outcome = outcome
         if self._state is not None:
             self._state.end()
         return True
@@ -285,7 +281,7 @@ class RunningAttempt:
 
     def amend(self, outcome: outcomes.Outcome) -> None:
         """Replace the outcome, because the store refused the first one."""
-        self._outcome = outcome
+        self.outcome = outcome
 
     def time_out(self) -> bool:
         """Fail the attempt with a timeout and stop its handler; return whether it was undecided."""

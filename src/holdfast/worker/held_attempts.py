@@ -81,6 +81,15 @@ class HeldAttempts:
             self._to_settle[attempt] = None
         return True
 
+    def handlers_ended(self, attempts: Iterable[RunningAttempt]) -> None:
+        """Record that the handlers of *attempts* have ended, and that they are decided."""
+        held, to_settle = self._held, self._to_settle
+        for attempt in attempts:
+            if attempt.outcome is not None and attempt in held:
+                to_settle[attempt] = None
+            else:
+                self.decided(attempt)
+
     @property
     def any_to_settle(self) -> bool:
         """Whether decided attempts wait for their settlement."""
@@ -100,9 +109,9 @@ class HeldAttempts:
             if settlement.error is None:
                 if quiet and isinstance(attempt.outcome, outcomes.Done):
                     done.append(attempt)
-                else:
-                    jobs = () if settlement.job is None else (settlement.job,)
-                    ended.append((attempt, outcome_name(attempt.outcome), jobs))
+                    continue
+                jobs = () if settlement.job is None else (settlement.job,)
+                ended.append((attempt, outcome_name(attempt.outcome), jobs))
             elif isinstance(settlement.error, errors.LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
                 ended.append((attempt, "lost", ()))
@@ -112,6 +121,9 @@ class HeldAttempts:
                 attempt.amend(failure_from_refusal(settlement.error))
                 continue
             self._remove(attempt)
+        for of in (self._held, self._to_settle, self._unacknowledged):
+            for attempt in done:
+                of.pop(attempt, None)
         # Before they are counted, so that a status never shows a counted attempt as running.
         self._keeper.remove([*done, *(attempt for attempt, _, _ in ended)])
         if done:

@@ -244,8 +244,7 @@ class WorkerLoop:
         if self._turns is not None:
             for attempt in attempts:
                 self._turns.handler_ended(attempt)
-        for attempt in attempts:
-            self.held.decided(attempt)
+        self.held.handlers_ended(attempts)
 
     def _free(self, attempts: Sequence[RunningAttempt]) -> None:
         """Record that attempts have left their slots."""
@@ -491,8 +490,9 @@ class WorkerLoop:
     def _admit(self, attempts: Sequence[RunningAttempt]) -> Sequence[RunningAttempt]:
         """Choose which attempts run isolated; return all but suspects that must wait until nothing else runs here."""
         if self._dispatcher is None:
-            isolates = self._settings.isolation.isolates
-            if not any(attempt.suspect or isolates(attempt.task) for attempt in attempts):
+            tasks = {attempt.task for attempt in attempts}
+            isolated = any(map(self._settings.isolation.isolates, tasks))
+            if not isolated and not any(attempt.suspect for attempt in attempts):
                 return attempts
         return self._isolation().admit(attempts)
 

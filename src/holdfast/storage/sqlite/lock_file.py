@@ -71,8 +71,7 @@ class LockFile:
     def notify(self, topics: Iterable[str]) -> None:
         """Increment the counters of *topics* and wake every process that watches the file. Requires the lock."""
         slots = self._slots
-        for topic in topics:
-            slot = _slot(topic)
+        for slot in map(_slot, topics):
             slots[slot] = (slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
         os.pwrite(self._descriptor, b"\1", _WAKE_BYTE)
 

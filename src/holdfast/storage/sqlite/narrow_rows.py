@@ -1,16 +1,18 @@
 """The narrow row of a job: its columns in the order of the statements, and the values that few jobs have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Now
-from holdfast.domain.job import STATE_NUMBERS, JobRow
-from holdfast.domain.new_job import JobSettings, times_of
+from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
+from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.sql_queries import Row
+from holdfast.storage.sqlite import sql
 
 PAYLOAD_CHARS_MAX: Final = 1_024
 """Larger payloads are stored apart."""
@@ -121,6 +123,68 @@ def plain_insert(settings: JobSettings, routing: RoutingTable) -> PlainInsert:
         timed or settings.deadline_in_ms is not None or settings.deadline_at_ms is not None,
         settings.tags_json != "{}",
     )
+
+
+_ROWS_INSERTED: Final = 20
+"""How many jobs one statement stores. It opens every index of the table, which takes longer than storing a job."""
+_INSERT_ALIKE: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 3)
+"""For jobs that differ in number, id and payload only."""
+_INSERT_EACH: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 14)
+
+
+class BulkInsert(NamedTuple):
+    """The values of `job_insert_plain_many` for plain new jobs, and what else is stored of them."""
+
+    rows: Sequence[Row]
+    """The number, id and payload of each; all of its values if the jobs have different settings."""
+    common: Row
+    """The other values of all jobs, empty if they have different settings."""
+    bodies: list[Row]
+    """The numbers and payloads that are stored apart."""
+    tagged: bool
+    jobs: list[Job]
+
+    @property
+    def text(self) -> str:
+        """The statement that stores several jobs."""
+        return _INSERT_ALIKE if self.common else _INSERT_EACH
+
+    def several(self) -> Iterator[Row]:
+        """Return the values of that statement, as often as there are enough jobs for it."""
+        for end in range(_ROWS_INSERTED, len(self.rows) + 1, _ROWS_INSERTED):
+            yield (*self.common, *chain.from_iterable(self.rows[end - _ROWS_INSERTED : end]))
+
+    def others(self) -> list[Row]:
+        """Return all values of the jobs that are left."""
+        first = len(self.rows) - len(self.rows) % _ROWS_INSERTED
+        return [(*row, *self.common) for row in self.rows[first:]]
+
+
+def bulk_insert(jobs: Sequence[CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now) -> BulkInsert:
+    """Return what is stored of plain new jobs with these numbers."""
+    # Validated settings are cached, so that most jobs of a call share the same object.
+    known: dict[int, tuple[str, Row]] = {}
+    rows: list[Row] = []
+    bodies: list[Row] = []
+    stored, tagged = [], False
+    for new, seq in zip(jobs, seqs, strict=True):
+        settings, payload = new.settings, new.payload_json
+        found = known.get(id(settings))
+        if found is None:
+            plan = plain_insert(settings, routing)
+            known[id(settings)] = found = plan.fair_key, plan.values_at(now)
+            tagged = tagged or plan.tagged
+        if len(payload) > PAYLOAD_CHARS_MAX:
+            bodies.append((seq, payload))
+            rows.append((seq, new.id, None))
+        else:
+            rows.append((seq, new.id, payload))
+        stored.append(job_of(NewRow(new, seq, found[0], now)))
+    if len(known) == 1:
+        [(_, common)] = known.values()
+        return BulkInsert(rows, common, bodies, tagged, stored)
+    rows = [(*row, *known[id(new.settings)][1]) for row, new in zip(rows, jobs, strict=True)]
+    return BulkInsert(rows, (), bodies, tagged, stored)
 
 
 def _extra_of_settings(settings: JobSettings) -> str | None:

@@ -4,7 +4,6 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +13,7 @@ from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
 from holdfast.domain.results import Finding
+from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import Route, RoutingTable
 from holdfast.storage.contract import JobPosition, OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
@@ -159,44 +159,16 @@ class SqliteTransaction(SqlTransaction):
         self, jobs: Sequence[CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now
     ) -> list[Job]:
         """Store new jobs, and large payloads apart from them."""
-        # Validated settings are cached, so that most jobs of a call share the same object.
-        known: dict[int, tuple[str, Row]] = {}
-        rows: list[Row] = []
-        bodies, stored, tagged = [], [], False
-        for new, seq in zip(jobs, seqs, strict=True):
-            settings, payload = new.settings, new.payload_json
-            found = known.get(id(settings))
-            if found is None:
-                plan = narrow_rows.plain_insert(settings, routing)
-                known[id(settings)] = found = plan.fair_key, plan.values_at(now)
-                tagged = tagged or plan.tagged
-            if len(payload) > PAYLOAD_CHARS_MAX:
-                bodies.append((seq, payload))
-                rows.append((seq, new.id, None))
-            else:
-                rows.append((seq, new.id, payload))
-            stored.append(job_of(NewRow(new, seq, found[0], now)))
-        if len(known) == 1:
-            [(_, common)] = known.values()
-            await self._insert_rows(_INSERT_ALIKE, rows, common)
-        else:
-            await self._insert_rows(
-                _INSERT_EACH, [(*row, *known[id(new.settings)][1]) for row, new in zip(rows, jobs, strict=True)]
-            )
-        if bodies:
-            await self.query("job_insert_body", many=bodies)
-        if tagged:
+        bulk = narrow_rows.bulk_insert(jobs, seqs, routing, now)
+        for values in bulk.several():
+            await self._send(bulk.text, values, "job_insert_plain_many")
+        await self._change_rows("job_insert_plain_many", bulk.others())
+        if bulk.bodies:
+            await self.query("job_insert_body", many=bulk.bodies)
+        if bulk.tagged:
             await self._insert_tags((seq, new.settings.tags_json) for new, seq in zip(jobs, seqs, strict=True))
-        self._forms["enqueue plain"] += len(rows)
-        return stored
-
-    async def _insert_rows(self, text: str, rows: Sequence[Row], common: Row = ()) -> None:
-        """Store new jobs: as many as possible by *text*, which stores several, the others one by one."""
-        several = len(rows) - len(rows) % _ROWS_INSERTED
-        for start in range(0, several, _ROWS_INSERTED):
-            own = chain.from_iterable(rows[start : start + _ROWS_INSERTED])
-            await self._send(text, (*common, *own), "job_insert_plain_many")
-        await self._change_rows("job_insert_plain_many", [(*row, *common) for row in rows[several:]])
+        self._forms["enqueue plain"] += len(jobs)
+        return bulk.jobs
 
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim the next jobs by two statements, if the cached routing is current and no maintenance is due."""
@@ -318,9 +290,14 @@ class SqliteTransaction(SqlTransaction):
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
         results: dict[tuple[int, str], dict[int, str | None]] = {}
         claims: dict[int, Claim] = {}
+        last_epoch, last_token = 0, ""
+        group: dict[int, str | None] = {}
         for claim, checked in settlements:
             seq, _, epoch, token = fence_of(claim)
-            results.setdefault((epoch, token), {})[seq] = checked.result_json
+            if epoch != last_epoch or token is not last_token:
+                last_epoch, last_token = epoch, token
+                group = results.setdefault((epoch, token), {})
+            group[seq] = checked.result_json
             claims[seq] = claim
         finished: dict[int, Row] = {}
         others: list[Row] = []
@@ -487,11 +464,6 @@ _PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
 }
 """The queries of a plain claim, by whether it serves one route and takes one job."""
 _INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
-_ROWS_INSERTED: Final = 20
-"""How many jobs one statement stores. It opens every index of the table, which takes longer than storing a job."""
-_INSERT_ALIKE: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 3)
-"""For jobs that differ in number, id and payload only."""
-_INSERT_EACH: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 14)
 _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
 )
@@ -613,6 +585,12 @@ class _ClaimedRow(LazyRow):
     lane = property(lambda self: self._claim.routing.by_number[self._row[20]].key.lane)
     failure_reason = property(lambda self: None if self._row[_EXTRA] is None else self.make().failure_reason)
     unacknowledged = property(lambda self: 0 if self._index < self._claim.request.acknowledged else self._row[14] + 1)
+
+    def done_at(self, now_ms: int) -> Ended:
+        """Return what is counted of the job if it is done."""
+        row, started_ms = self._row, self._claim.now.wall_ms
+        lane, kind, *_ = self._claim.routing.by_number[row[20]].key
+        return _new_tuple(Ended, (lane, kind, "done", started_ms - row[9], now_ms - started_ms))
 
     def make(self) -> JobRow:
         """Return the row."""
