@@ -24,9 +24,12 @@ def draw(
     attempts: list[types.Attempt],
     artifacts: list[types.ArtifactInfo],
     unserved: serving.UnservedReason | None = None,
+    full: list[str] | None = None,
 ) -> None:
     """Print the job's properties, then time line, payload, result, failure, attempts and artifacts under headings."""
     terminal.show(_properties(job, terminal.now))
+    for text in full or ():
+        terminal.line(text, "yellow")
     if unserved is not None:
         terminal.line(
             f"a job of {job.kind} in lane {job.lane}: {serving.reason_text(unserved, job.requires, 1)}", "yellow"

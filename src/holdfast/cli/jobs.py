@@ -141,14 +141,17 @@ def show(terminal: Terminal, job_id: str) -> None:
         job = find_job(queue, job_id)
         attempts, artifacts = queue.attempts(job.id), queue.artifacts(job.id)
         unserved = _unserved_reason(queue, job)
+        full = queue.why(job.id).reasons if job.state == "parked" else ()
+        full = tuple(reason for reason in full if reason.code == "limit" and reason.blocks)
     if terminal.json:
         rest = {
             "attempts": [json_view.attempt(one) for one in attempts],
             "artifacts": [json_view.artifact(a) for a in artifacts],
+            "limits": [reason.detail for reason in full],
         }
         terminal.emit({"job": json_view.job(job), **rest, "unserved": unserved})
     else:
-        job_show.draw(terminal, job, attempts, artifacts, unserved)
+        job_show.draw(terminal, job, attempts, artifacts, unserved, [reason.text for reason in full])
 
 
 @jobs.command(

@@ -2,6 +2,7 @@
 
 from holdfast.domain import errors, gates as domain_gates, limits, validation
 from holdfast.domain.gates import KeyUse, Limit, LimitRow
+from holdfast.domain.results import Finding
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import gates
 from holdfast.storage import notifications
@@ -87,6 +88,18 @@ async def remove_limit(tx: StoreTransaction, name: str, actor: str) -> Limit:
 def _notify(tx: StoreTransaction, routing: RoutingTable, limit: LimitRow) -> None:
     lanes = {route.lane for route in routing.routes if limit.concerns(route.lane, route.kind)}
     tx.notify([notifications.lane_topic(lane) for lane in sorted(lanes)])
+
+
+async def findings(tx: StoreTransaction) -> list[Finding]:
+    """Return what `doctor` says about limits; nothing if there are none."""
+    routing = await tx.routing()
+    if not routing.limits:
+        return []
+    stalled = await tx.stalled_gates(limits.CHUNK)
+    if not stalled:
+        return [Finding("limits", "ok", f"{len(routing.limits)} limits by key; no parked job was left behind")]
+    detail = f"jobs are parked at {len(stalled)} keys, although none of these runs a job and nothing looks at them"
+    return [Finding("limits", "warning", detail, "a worker, or `holdfast serve`, frees them within minutes")]
 
 
 async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:

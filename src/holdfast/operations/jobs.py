@@ -10,7 +10,7 @@ from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job, JobRow, attempt_of, job_of
 from holdfast.domain.overview import late_findings
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.operations import rollups, schedule_findings, webhook_events
+from holdfast.operations import flow_limits, rollups, schedule_findings, webhook_events
 from holdfast.storage import contract, notifications
 
 _BEYOND = 1 << 62
@@ -167,6 +167,7 @@ async def problems_beside(
         *await _late_lanes(tx),
         *await webhook_events.findings(tx),
         *await schedule_findings.findings(tx),
+        *await flow_limits.findings(tx),
     ]
 
 
