@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
+import psycopg
 import pytest
 
+import holdfast
+from holdfast import Done
 from holdfast.storage.postgres.sql import QUERIES
+from tests.support.index_reads import entries_read, settled
 
 # They count all jobs.
 COUNTS = {"counts_by_kind", "counts_by_lane", "counts_by_state", "counts_by_tenant", "jobs_count"}
@@ -18,3 +23,21 @@ def test_a_statement_reads_all_jobs_only_to_count_them(name: str) -> None:
     text = re.sub(r"holdfast\.job\n", "holdfast.job ", QUERIES[name])
     for found in LOOKUP.findall(text):
         assert name in COUNTS or re.search(r"\b(seq|id|root|session)\b", found), found
+
+
+@pytest.mark.slow("it stores thousands of jobs")
+def test_a_claim_and_a_list_read_the_jobs_that_they_return(url: str, schema: str, queue: holdfast.Queue) -> None:
+    queue.enqueue_many([{"kind": "mail"} for _ in range(3_000)])
+    claims = queue.claim_many(limit=1_000)
+    for start in range(0, 1_000, 50):
+        queue.settle_many([(claim, Done()) for claim in claims[start : start + 50]])
+    queue.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        # With these statistics it appears cheaper to read all jobs in the order of their numbers.
+        connection.execute(f"vacuum analyze {schema}.job, {schema}.open_job, {schema}.ended".encode())
+    read = partial(entries_read, url, schema, ["job_pkey"])
+    before = settled(read)
+    # A client reports its statistics when it disconnects.
+    with holdfast.connect(url, schema=schema) as client:
+        assert len(client.claim_many(limit=10)) == len(client.jobs(state="done", limit=10).jobs) == 10
+    assert settled(read, but_not=before) - before < 300

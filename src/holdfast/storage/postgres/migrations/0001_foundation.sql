@@ -7,16 +7,17 @@ $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
 
 -- Every write transaction begins with this function: it sets local settings and returns the clock. It is a function
 -- so that its plans are cached. Statistics may be old or missing; regardless of them, a claim must scan its index in
--- order and stop early. Full scans then appear expensive to the planner, but those tables are small; JIT compilation
--- and replanning are not worthwhile. If a client is silent for as long as other transactions wait for a lock, it is
--- assumed stopped or disconnected, and the server releases its locks.
+-- order, look up each job by its number, and stop early. Full scans then appear expensive to the planner, but those
+-- tables are small; JIT compilation and replanning are not worthwhile. If a client is silent for as long as other
+-- transactions wait for a lock, it is assumed stopped or disconnected, and the server releases its locks.
 create function holdfast.begin_ms(lock_ms integer) returns bigint language plpgsql volatile as
 $$
 begin
     perform set_config('lock_timeout', lock_ms::text, true),
             set_config('idle_in_transaction_session_timeout', lock_ms::text, true),
             set_config('enable_bitmapscan', 'off', true),
-            set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+            set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+            set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true),
             set_config('plan_cache_mode', 'force_generic_plan', true);
     return holdfast.clock_ms();
 end
@@ -842,8 +843,8 @@ create function holdfast.plain_guard_1(
     chosen_token text, examines boolean, out refused text, out wall_ms bigint, out lease_ms bigint, out oldest_open bigint,
     out next_transaction bigint, out backdated bigint
 ) language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 begin
     wall_ms := coalesce(clock_ms, holdfast.clock_ms());
@@ -1002,8 +1003,8 @@ create function holdfast.settle_1(
     wall_ms bigint, seq bigint, priority integer, phase text, percent double precision, cancel_requested smallint,
     event_count integer
 ) language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 #variable_conflict use_column
 declare
@@ -1072,8 +1073,8 @@ create function holdfast.heartbeat_1(
     lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], lengths bigint[], acknowledges smallint[],
     phases text[], percents double precision[]
 ) returns table (seq bigint, lease_until_ms bigint, cancel_requested smallint) language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 #variable_conflict use_column
 declare
@@ -1191,8 +1192,8 @@ create function holdfast.claim_1(
     mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
     floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint
 ) returns setof holdfast.job language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 #variable_conflict use_column
 declare
@@ -1394,8 +1395,8 @@ create function holdfast.session_claim_1(
     by_worker text, by_incarnation text, by_token text, lease_length bigint, acknowledged boolean
 ) returns table (result text, tenant text, name text, fence bigint, claim_id text, entry holdfast.job_row)
 language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 #variable_conflict use_column
 declare
@@ -1540,8 +1541,8 @@ $$;
 -- head. If the first in line is not ready or the session has an owner, roll back: the full form decides.
 create function holdfast.session_head_1(of_session bigint, out is_waiting boolean, out head_lane text)
 language plpgsql volatile
-    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set jit = off
-    set plan_cache_mode = force_generic_plan as
+    set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 declare
     known holdfast.session;
@@ -1628,7 +1629,9 @@ $$;
 -- that others wait for are left out. The rows of the list are read in order, up to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
-) returns table (finished_at_ms bigint, seq bigint) language sql volatile set enable_sort = off as
+) returns table (finished_at_ms bigint, seq bigint) language sql volatile
+    set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as
 $$
 select e.finished_at_ms, j.seq from holdfast.ended e
  cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
@@ -1647,4 +1650,43 @@ select e.finished_at_ms, j.seq from holdfast.ended e
  order by e.finished_at_ms, u.seq
  limit maximum
    for update of j skip locked;
+$$;
+
+-- List jobs of one finished state by finish time, newest first, with any filter. As above, the rows of the list are read
+-- in order, whatever the statistics say, up to the last job that is returned.
+create function holdfast.jobs_by_finish_1(
+    of_state text, finished_before bigint, before bigint, finished_floor bigint, floor bigint, of_kind text, of_lane text,
+    system_lane text, of_tenant text, of_failure_class text, aged_before bigint, maximum integer
+) returns setof holdfast.job_row language sql stable
+    set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as
+$$
+select j.* from holdfast.ended e
+ cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
+  join holdfast.job_row j on j.seq = u.seq
+ where e.state = of_state and e.finished_at_ms <= finished_before and e.finished_at_ms >= finished_floor
+   and (e.finished_at_ms, u.seq) < (finished_before, before)
+   and (e.finished_at_ms, u.seq) >= (finished_floor, floor)
+   and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
+   and (of_kind is null or j.kind = of_kind)
+   and (j.lane = of_lane or (of_lane is null and j.lane <> system_lane))
+   and (of_tenant is null or j.tenant = of_tenant)
+   and (of_failure_class is null or j.failure_class = of_failure_class)
+   and (aged_before is null or e.finished_at_ms < aged_before)
+ order by e.finished_at_ms desc, u.seq desc
+ limit maximum;
+$$;
+
+-- Find the position so many jobs of one finished state below another, by finish time.
+create function holdfast.finish_floor_1(of_state text, finished_before bigint, before bigint, examined integer)
+returns table (finished_at_ms bigint, seq bigint) language sql stable
+    set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as
+$$
+select e.finished_at_ms, u.seq from holdfast.ended e
+ cross join lateral unnest(e.seqs) as u (seq)
+ where e.state = of_state and e.finished_at_ms <= finished_before
+   and (e.finished_at_ms, u.seq) < (finished_before, before)
+ order by e.finished_at_ms desc, u.seq desc
+ limit 1 offset examined;
 $$;

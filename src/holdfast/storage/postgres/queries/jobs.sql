@@ -118,20 +118,10 @@ select * from holdfast.job_row where id = %(id)s /* lock: for update */;
 
 -- name: jobs_by_finish
 -- List jobs of one finished state by finish time, newest first, with any filter.
-select j.* from holdfast.ended e
- cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
-  join holdfast.job_row j on j.seq = u.seq
- where e.state = %(state)s and e.finished_at_ms <= %(finished_before)s and e.finished_at_ms >= %(finished_floor)s
-   and (e.finished_at_ms, u.seq) < (%(finished_before)s, %(before)s)
-   and (e.finished_at_ms, u.seq) >= (%(finished_floor)s, %(floor)s)
-   and j.state = %(state)s and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-   and (%(kind)s::text is null or j.kind = %(kind)s::text)
-   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
-   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
-   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
-   and (%(aged_before)s::bigint is null or e.finished_at_ms < %(aged_before)s::bigint)
- order by e.finished_at_ms desc, u.seq desc
- limit %(limit)s;
+select * from holdfast.jobs_by_finish_1(
+    %(state)s, %(finished_before)s, %(before)s, %(finished_floor)s, %(floor)s, %(kind)s, %(lane)s, %(system_lane)s, %(tenant)s,
+    %(failure_class)s, %(aged_before)s::bigint, %(limit)s::integer
+);
 
 -- name: jobs_by_group
 -- List the members of one group by enqueue order, newest first, with any filter.
@@ -241,12 +231,8 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
 
 -- name: jobs_finish_floor
 -- Find the position so many jobs of one finished state below another, by finish time.
-select e.finished_at_ms, u.seq from holdfast.ended e
- cross join lateral unnest(e.seqs) as u (seq)
- where e.state = %(state)s and e.finished_at_ms <= %(finished_before)s
-   and (e.finished_at_ms, u.seq) < (%(finished_before)s, %(before)s)
- order by e.finished_at_ms desc, u.seq desc
- limit 1 offset %(examined)s;
+select finished_at_ms, seq
+  from holdfast.finish_floor_1(%(state)s, %(finished_before)s, %(before)s, %(examined)s::integer);
 
 -- name: jobs_finished
 -- Read the jobs among these that have finished, and those that wait although their deadline has passed.
