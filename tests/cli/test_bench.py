@@ -29,7 +29,7 @@ def test_every_step_is_measured_and_drawn_and_nothing_is_left(cli: Cli) -> None:
 
 
 def test_a_server_and_a_bad_duration_are_refused(cli: Cli) -> None:
-    assert "must be from 0.05 to 60" in cli.refusal("bench", "--seconds", "0", code=2)
+    assert "is not in the range 0.05<=x<=60" in cli.refusal("bench", "--seconds", "0", code=2)
     assert "not a server" in cli.refusal("--url", "http://127.0.0.1:1", "bench", code=2)
 
 

@@ -50,3 +50,16 @@ def test_cancelling_a_tree_ignores_neither_a_dry_run_nor_filters(cli: Cli) -> No
     assert "--dry-run" in cli.refusal("jobs", "cancel", "--tree", "first", "--dry-run", code=2)
     assert "not both" in cli.refusal("jobs", "cancel", "--tree", "first", "--kind", "b", code=2)
     assert cli.queue.get("first").state == "ready"
+
+
+def test_a_narrow_terminal_wraps_why_a_job_waits_for_the_limit_of_its_key(cli: Cli) -> None:
+    cli.text("limits", "set", "api", "--kind", "call", "--key", "given", "--concurrency", "1")
+    for job_id in ("first", "second"):
+        cli.text("enqueue", "call", "--id", job_id, "--limit-key", "partner")
+    cli.queue.claim_many(kinds=["call"], limit=2)
+
+    assert "1 of 1" in cli.text("limits", "show", "partner")
+    lines = cli.text("jobs", "why", "second", columns=40).splitlines()
+    assert lines[0] == "second is parked:"
+    assert lines[1].startswith("-> limit api for key partner is full")
+    assert any(line.startswith("   ") for line in lines)

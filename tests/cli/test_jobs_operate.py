@@ -54,7 +54,7 @@ def test_one_refused_cancel_stops_no_other_and_exits_with_1(cli: Cli) -> None:
     result = cli.run("jobs", "cancel", "nobody", "one")
 
     assert result.exit_code == 1
-    assert result.stdout == "cancelled one\nnot cancelled: nobody: no job 'nobody'\n"
+    assert result.stdout == "cancelled one\nskipped nobody: no job 'nobody'\n"
     assert result.stderr == "error: 1 of 2 jobs could not be cancelled\n"
 
 

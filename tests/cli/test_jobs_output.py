@@ -36,6 +36,13 @@ def test_json_has_one_line_for_each_chunk(cli: Cli, running: holdfast.Claim) -> 
     ]
 
 
+def test_a_job_without_output_is_noted_on_standard_error(cli: Cli) -> None:
+    cli.queue.enqueue("talk", job_id="silent")
+    ran = cli.run("jobs", "output", "silent")
+
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", "the job has emitted no text\n")
+
+
 def test_a_job_that_does_not_exist_is_refused(cli: Cli) -> None:
     cli.queue.enqueue("talk")
 

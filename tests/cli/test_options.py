@@ -104,6 +104,7 @@ def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_usage_error_refers_to_the_help_of_that_command(cli: Cli) -> None:
     assert "hint: see 'root jobs list --help'" in cli.refusal("jobs", "list", "--color", code=2)
+    assert "hint: quote a value with spaces" in cli.refusal("enqueue", "email.send", "{to:", "ada}", code=2)
 
 
 @pytest.mark.parametrize(

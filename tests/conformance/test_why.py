@@ -99,7 +99,7 @@ def test_what_runs_names_its_worker_and_lease(queue: Queue, clock: ManualClock) 
     claim = queue.claim(worker="w", lease=30)
     assert claim is not None
     found = queue.why(job.id)
-    assert found.summary == f"{job.id} is running: worker w holds it, attempt 1 of 5, under a lease of 30 s more."
+    assert found.summary == f"{job.id} is running: worker w holds it, attempt 1 of 5; its lease ends in 30 s."
     queue.cancel(job.id)
     assert "cancel_requested" in reasons(queue.why(job.id))
     clock.advance(30)

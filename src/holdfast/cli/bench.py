@@ -45,12 +45,17 @@ class Rate(NamedTuple):
       holdfast bench --seconds 0.2 --json
     """,
 )
-@click.option("--seconds", type=float, default=1.0, show_default=True, help="How long each step takes.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.05, 60),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each step takes.",
+)
 @options.pass_terminal
 def bench(terminal: Terminal, seconds: float) -> None:
     """Measure how many jobs per second this store takes."""
-    if not 0.05 <= seconds <= 60:
-        raise errors.CommandError("--seconds: must be from 0.05 to 60")
     rates: list[Rate] = []
     with _temporary_queue(terminal) as queue:
         for step, run in _STEPS.items():

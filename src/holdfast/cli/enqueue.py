@@ -93,6 +93,7 @@ Examples:
     type=click.Choice(["cancel", "run"]),
     help="If a job of --after is not done. Default: cancel.",
 )
+@click.option("--limit-key", metavar="KEY", help="Its key for limits by key whose key is 'given'.")
 @click.option("--webhook-url", metavar="URL", help="Where each event of the job is sent.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
 @pass_terminal

@@ -37,7 +37,7 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     errors.KindRetired: "holdfast kinds restore {kind}",
     errors.EventsPruned: "continue with --after {horizon}; the events in between are deleted",
     Conflict: "holdfast jobs show {job_id}",
-    WaitTimeout: "the job is not affected; wait again, or use a longer --timeout",
+    WaitTimeout: "nothing has changed; wait again, or use a longer --timeout",
     OutcomeUnknown: "repeat the command; with --id this is always safe",
     errors.HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
     errors.StoreBusy: "another process is writing; try again",
@@ -98,7 +98,8 @@ def _report(error: Exception) -> ErrorReport:
             command = error.ctx.command_path if error.ctx else "holdfast"
             # Click writes the choices of a missing option on lines of their own.
             message = " ".join(error.format_message().split())
-            return ErrorReport("invalid_input", message, f"see '{command} --help'", MISUSED)
+            quote = "quote a value with spaces for the shell; " if "unexpected extra argument" in message else ""
+            return ErrorReport("invalid_input", message, f"{quote}see '{command} --help'", MISUSED)
         case click.ClickException():
             return ErrorReport("invalid_input", error.format_message(), "", MISUSED)
         case _:

@@ -6,7 +6,7 @@ from holdfast import json_view
 from holdfast.cli import errors, formatting, params, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import groups as group_rules, limits, routing
+from holdfast.domain import groups as group_rules, routing
 
 _tenant = click.option("--tenant", default=routing.DEFAULT_NAME, show_default=True, help="The tenant of the group.")
 
@@ -24,7 +24,7 @@ _tenant = click.option("--tenant", default=routing.DEFAULT_NAME, show_default=Tr
     """,
 )
 def groups() -> None:
-    """List, show, await and cancel groups of jobs."""
+    """List, show, wait for and cancel groups of jobs."""
 
 
 @groups.command(
@@ -36,7 +36,7 @@ def groups() -> None:
     """,
 )
 @click.option("--tenant", help="Only those of this tenant.")
-@click.option("--limit", type=int, default=100, show_default=True, metavar="N", help=f"Up to {limits.PAGE_MAX}.")
+@click.option("--limit", type=int, default=100, show_default=True, metavar="N", help="The maximum number of groups.")
 @pass_terminal
 def list_(terminal: Terminal, tenant: str | None, limit: int) -> None:
     """List groups, newest first."""
@@ -49,9 +49,9 @@ def list_(terminal: Terminal, tenant: str | None, limit: int) -> None:
             tables.Column("NAME", [one.name for one in found]),
             tables.Column("TENANT", [one.tenant for one in found], rank=1, hide_if=routing.DEFAULT_NAME),
             tables.Column("STATE", [one.state for one in found]),
-            tables.Column("MEMBERS", [str(one.members) for one in found]),
+            tables.Column("MEMBERS", [f"{one.members:,}" for one in found], justify="right"),
             tables.Column("ENDED", [_ended(one) for one in found]),
-            tables.Column("MADE", [formatting.relative(one.created_at, terminal.now) for one in found], rank=2),
+            tables.Column("CREATED", [formatting.relative(one.created_at, terminal.now) for one in found], rank=2),
         ]
         terminal.show(tables.table(columns, terminal.out.width))
     else:
@@ -90,8 +90,10 @@ def show(terminal: Terminal, name: str, tenant: str) -> None:
 
 
 def _sentence(one: group_rules.JobGroup) -> str:
-    left = f", {one.unfinished} unfinished" if one.unfinished else ""
-    return f"group {one.name} is {one.state}: {one.members} members, {_ended(one)}{left}"
+    ended = [] if one.unfinished == one.members else [_ended(one)]
+    left = [f"{one.unfinished:,} unfinished"] if one.unfinished else []
+    counts = ", ".join([formatting.number(one.members, "member"), *ended, *left])
+    return f"group {one.name} is {one.state}: {counts}"
 
 
 @groups.command(

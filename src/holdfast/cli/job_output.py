@@ -17,7 +17,7 @@ def read(queue: Queue, job_id: str, after: int) -> Iterator[types.OutputChunk]:
 
 def write(terminal: Terminal, chunks: Iterable[types.OutputChunk]) -> None:
     """Write the text of *chunks*, with unsafe characters replaced on a terminal; with `--json` one line for each."""
-    ends_line = True
+    text, ends_line = "", True
     for chunk in chunks:
         if terminal.json:
             terminal.emit(json_view.output_chunk(chunk))
@@ -26,5 +26,7 @@ def write(terminal: Terminal, chunks: Iterable[types.OutputChunk]) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         ends_line = text.endswith("\n")
+    if not text and not terminal.json:
+        terminal.note("the job has emitted no text")
     if not ends_line and terminal.out.is_terminal:
         terminal.line()

@@ -175,11 +175,9 @@ def why(terminal: Terminal, job_id: str) -> None:
     if terminal.json:
         terminal.emit(json_view.why(found))
         return
-    terminal.line(found.summary)
+    terminal.line(f"{found.job_id} is {found.state}:")
     for reason in found.reasons:
-        if reason.code == "finished":
-            continue  # the summary
-        terminal.line(f"{'->' if reason.blocks else '  '} {reason.text}", "yellow" if reason.blocks else "")
+        terminal.item(reason.text, "->" if reason.blocks else "  ", "yellow" if reason.blocks else "")
 
 
 def _unserved_reason(queue: Queue, job: Job) -> serving.UnservedReason | None:
@@ -253,7 +251,7 @@ def _print_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
         stopping = f"; asked {formatting.number(len(report.stop_requested), 'running job')} to stop"
     terminal.line(f"cancelled {formatting.number(len(report.cancelled), 'job')}{stopping}")
     for skipped in report.skipped:
-        terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
+        terminal.item(f"{skipped.job_id}: {skipped.why}", "skipped", "yellow")
 
 
 def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) -> None:
@@ -287,7 +285,7 @@ def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tup
         else:
             terminal.line(f"asked {job.id} to stop; {job.worker} is running it (--force cancels it at once)")
     for job_id, error in refused:
-        terminal.line(f"not cancelled: {job_id}: {error}", "red")
+        terminal.item(f"{job_id}: {error}", "skipped", "yellow")
 
 
 @jobs.command(
@@ -381,7 +379,7 @@ def _print_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> No
     if not each:
         terminal.line(f"requeued {formatting.number(len(requeued.requeued), 'job')}")
     for skipped in requeued.skipped:
-        terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
+        terminal.item(f"{skipped.job_id}: {skipped.why}", "skipped", "yellow")
 
 
 @jobs.command(

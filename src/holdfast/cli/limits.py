@@ -122,9 +122,11 @@ def show(terminal: Terminal, key: str) -> None:
     elif found:
         columns = [
             tables.Column("LIMIT", [one.limit for one in found]),
-            tables.Column("RUNNING", [_running(one) for one in found]),
-            tables.Column("PARKED", [str(one.parked) for one in found]),
-            tables.Column("LEFT", ["" if one.left is None else f"{one.left:,}" for one in found], hide_if=""),
+            tables.Column("RUNNING", [_running(one) for one in found], justify="right"),
+            tables.Column("PARKED", [f"{one.parked:,}" for one in found], justify="right"),
+            tables.Column(
+                "LEFT", ["" if one.left is None else f"{one.left:,}" for one in found], hide_if="", justify="right"
+            ),
             tables.Column("OPENS", [_opens(one, terminal) for one in found], hide_if=""),
         ]
         terminal.show(tables.table(columns, terminal.out.width))

@@ -9,7 +9,7 @@ from holdfast import json_view
 from holdfast.cli import formatting, params, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import limits, routing, validation
+from holdfast.domain import routing, validation
 from holdfast.domain.schedules import Schedule
 
 _tenant = click.option(
@@ -85,7 +85,9 @@ def _times(one: Schedule) -> str:
     """,
 )
 @click.option("--tenant", help="Only those of this tenant.")
-@click.option("--limit", type=int, default=limits.PAGE_MAX, metavar="N", help="The maximum number of schedules.")
+@click.option(
+    "--limit", type=int, default=100, show_default=True, metavar="N", help="The maximum number of schedules."
+)
 @pass_terminal
 def list_(terminal: Terminal, tenant: str | None, limit: int) -> None:
     """List the schedules in order of tenant and name."""

@@ -118,6 +118,13 @@ class Terminal:
         """Write text, wrapped at spaces."""
         self.out.print(Text(formatting.clean(text)))
 
+    def item(self, text: str, mark: str, style: str = "") -> None:
+        """Write a mark and text, wrapped at spaces, with further lines below the text."""
+        width = max(self.out.width - len(mark) - 1, 20)
+        lines = textwrap.wrap(formatting.clean(text), width, break_long_words=False, break_on_hyphens=False)
+        below = f"\n{' ' * (len(mark) + 1)}"
+        self.line(f"{mark} {below.join(lines)}", style)
+
     def show(self, renderable: RenderableType) -> None:
         """Print a renderable."""
         self.out.print(renderable)

@@ -158,7 +158,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
     else:
         text = f"worker {job.worker} holds it, attempt {job.attempt} of {job.max_attempts}"
         until = validation.datetime_of(facts.now.wall_ms + left_ms)
-        yield Reason("running", f"{text}, under a lease of {_duration(left_ms)} more", until=until, detail=detail)
+        yield Reason("running", f"{text}; its lease ends in {_duration(left_ms)}", until=until, detail=detail)
     if job.cancel_requested:
         yield Reason("cancel_requested", "its worker was asked to stop it")
 
@@ -189,7 +189,7 @@ def _waits_for(facts: Facts) -> Iterator[Reason]:
     yield from map(_limit, facts.gates)
     if facts.entries_before:
         entries = _number(facts.entries_before, "earlier entry", "earlier entries")
-        text = f"its session has {entries}, which come first"
+        text = f"its session has {entries}, which {'comes' if facts.entries_before == 1 else 'come'} first"
         yield Reason("session_order", text, blocks=True, detail={"entries": facts.entries_before})
     yield _served(facts)
 
@@ -251,7 +251,8 @@ def _order(facts: Facts) -> Iterator[Reason]:
     if job.state != "ready" or facts.entries_before is not None:
         return
     before = facts.before
-    text = "it is the next of its lane" if not before else f"{_number(before, 'ready job')} of its lane come first"
+    come = "comes" if before == 1 else "come"
+    text = f"{_number(before, 'ready job')} of its lane {come} first" if before else "it is the next of its lane"
     if before >= COUNTED_MAX:
         text = f"{COUNTED_MAX:,}+ ready jobs of its lane come first"
     yield Reason("position", text, detail={"before": before})

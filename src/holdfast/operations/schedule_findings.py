@@ -15,7 +15,7 @@ async def findings(tx: StoreTransaction) -> list[results.Finding]:
             found.append(results.Finding("schedules", "warning", f"{name}: {problem}", remedy, name))
     if not stored or found:
         return found
-    return [results.Finding("schedules", "ok", f"{len(stored)} schedules, all as expected")]
+    return [results.Finding("schedules", "ok", f"{len(stored)} declared or set, all as expected")]
 
 
 def _problems(stored: schedules.StoredSchedule, now_ms: int) -> list[tuple[str, str]]:

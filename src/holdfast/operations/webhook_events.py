@@ -41,7 +41,7 @@ async def findings(tx: StoreTransaction) -> list[results.Finding]:
         return found
     position, now = await tx.webhook_position(), await tx.now()
     if position.holder is None or position.until_ms <= now.lease_ms:
-        remedy = "install holdfast[webhooks] where a worker or `holdfast serve` runs"
+        remedy = "start a worker or `holdfast serve` where the extra `webhooks` is installed"
         found.append(
             results.Finding("webhooks", "warning", "no running worker or server sends webhooks", remedy, "sender")
         )
