@@ -17,6 +17,7 @@ import holdfast
 from holdfast import Context
 from holdfast.domain.backoff import RetryPolicy
 from holdfast.errors import StoreUnreachable
+from holdfast.webhooks.sender import StoreFailures
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.processes import stop
@@ -44,6 +45,18 @@ class TestRetrying:
         [failing, succeeding] = _messages(caplog, "claims")
         assert "no answer" in failing
         assert "after 60.0 s and 50 failed calls" in succeeding
+
+    def test_the_sender_of_webhooks_logs_an_outage_in_two_lines(self, caplog: pytest.LogCaptureFixture) -> None:
+        failures = StoreFailures()
+        for _ in range(50):
+            failures.failed("the event log could not be read", StoreUnreachable("no answer"))
+        failures.succeeded()
+        failures.succeeded()
+
+        [failing, answering] = [record.getMessage() for record in caplog.records]
+        assert "could not be read" in failing
+        assert "no answer" in failing
+        assert "answers again" in answering
 
     def test_waits_follow_the_policy_and_start_over_after_a_success(self) -> None:
         chances = iter([0.0, 1.0, 0.0, 0.0])

@@ -295,12 +295,17 @@ def _about(about: About, status: WorkerStatus) -> json_view.Document:
 
 
 def _stopped(status: WorkerStatus, seconds: float) -> str:
-    return f"worker {status.worker} stopped after {formatting.duration(seconds * 1000)}: {_summary(status)}"
+    left = f", {len(status.running):,} not settled" if status.running else ""
+    return f"worker {status.worker} stopped after {formatting.duration(seconds * 1000)}: {_totals(status)}{left}"
 
 
 def _summary(status: WorkerStatus) -> str:
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in _shown_counts(status).items())
+    counts = _totals(status)
     return f"{counts}, {len(status.running):,} running" if status.running else counts
+
+
+def _totals(status: WorkerStatus) -> str:
+    return ", ".join(f"{count:,} {outcome}" for outcome, count in _shown_counts(status).items())
 
 
 def _shown_counts(status: WorkerStatus) -> dict[str, int]:

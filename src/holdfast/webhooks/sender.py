@@ -106,6 +106,25 @@ class SendingEndpoint:
         return max(_WAITING_FACTOR * concurrency, int(concurrency / self._seconds))
 
 
+class StoreFailures:
+    """Logs the first failure of the store, and that it answers again: an outage is two lines, however long it is."""
+
+    def __init__(self) -> None:
+        self._failing = False
+
+    def failed(self, what: str, error: errors.HoldfastError) -> None:
+        """Record that *what* could not be done."""
+        if not self._failing:
+            log.warning("%s, and webhooks are retried until the store answers: %s", what, error)
+        self._failing = True
+
+    def succeeded(self) -> None:
+        """Record that the store answers."""
+        if self._failing:
+            log.warning("the store answers again, and webhooks are sent")
+        self._failing = False
+
+
 class WebhookSender:
     """Sends the deliveries of a store until it is stopped."""
 
@@ -115,6 +134,7 @@ class WebhookSender:
         self._runner = runners.AsyncRunner(store)
         self._connect = connect
         self._connections: Connections | None = None
+        self._failures = StoreFailures()
         self._reads = False
         self._stopping = False
         self._holder = uuid.uuid4().hex
@@ -168,8 +188,9 @@ class WebhookSender:
         while True:
             try:
                 after, pause = await self._read_page(after)
+                self._failures.succeeded()
             except errors.HoldfastError as error:
-                log.warning("the event log could not be read for webhooks: %s", error)
+                self._failures.failed("the event log could not be read", error)
                 after, pause = None, _RETRY_SECONDS
             await asyncio.sleep(pause)
 
@@ -219,7 +240,7 @@ class WebhookSender:
                 )
                 self._held |= {claim.job.id: claim for claim in claims}
             except errors.HoldfastError as error:
-                log.warning("deliveries of webhooks could not be claimed: %s", error)
+                self._failures.failed("deliveries could not be claimed", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             for _ in range(free - len(claims)):
                 self._slots.release()
@@ -240,7 +261,7 @@ class WebhookSender:
         try:
             found, now_ms = await self._find_endpoints(Counter(map(_webhook_id, claims)))
         except errors.HoldfastError as error:
-            log.warning("the endpoints of deliveries could not be read: %s", error)
+            self._failures.failed("the endpoints of deliveries could not be read", error)
             for claim in claims:
                 self._end(claim, Released())
             await asyncio.sleep(_RETRY_SECONDS)
@@ -293,7 +314,7 @@ class WebhookSender:
                 async with self._placing:
                     await self._renew_places(time.monotonic())
             except errors.HoldfastError as error:
-                log.warning("places at endpoints could not be renewed: %s", error)
+                self._failures.failed("places at endpoints could not be renewed", error)
 
     async def _renew_places(self, now: float) -> None:
         """Renew the places at endpoints that are used, and return the others."""
@@ -327,7 +348,7 @@ class WebhookSender:
         try:
             return await self._runner.write(operations.begin_probe, webhook_id)
         except errors.HoldfastError as error:
-            log.warning("webhook %s could not be tried: %s", webhook_id, error)
+            self._failures.failed(f"webhook {webhook_id} could not be tried", error)
             return webhooks.Admission("wait", _RETRY_SECONDS)
 
     def _send_next(self, endpoint: SendingEndpoint) -> None:
@@ -356,7 +377,7 @@ class WebhookSender:
             self._end(claim, _outcome(claim, answer))
             await self._record(endpoint, answer)
         except errors.HoldfastError as error:
-            log.warning("the answer of webhook %s could not be stored: %s", endpoint.stored.id, error)
+            self._failures.failed(f"the answer of webhook {endpoint.stored.id} could not be stored", error)
         finally:
             endpoint.sending -= 1
             self._send_next(endpoint)
@@ -402,7 +423,7 @@ class WebhookSender:
                 await self._queue.settle_many(batch)
             except errors.HoldfastError as error:
                 # The leases expire, and the deliveries are sent again.
-                log.warning("outcomes of %d deliveries could not be stored: %s", len(batch), error)
+                self._failures.failed(f"outcomes of {len(batch)} deliveries could not be stored", error)
             for claim, _ in batch:
                 self._held.pop(claim.job.id, None)
                 self._slots.release()
