@@ -10,6 +10,7 @@ def test_a_group_is_listed_shown_awaited_and_cancelled(cli: Cli) -> None:
     with cli.queue.group("import-7", on_success={"kind": "report"}) as group:
         for number in range(2):
             group.enqueue("page", {"n": number})
+    assert "is running: 2 members, 2 unfinished\n" in cli.text("groups", "show", "import-7")
     claim = cli.queue.claim(kinds=["page"])
     assert claim is not None
     cli.queue.settle(claim, Done())
@@ -25,7 +26,7 @@ def test_a_group_is_listed_shown_awaited_and_cancelled(cli: Cli) -> None:
     assert len(cli.json("jobs", "list", "group:import-7 state:done")["jobs"]) == 1
     finished = cli.text("jobs", "why", claim.job.id)
     assert finished.count("it has a result") == 1
-    assert "1 members cancelled" in cli.text("groups", "cancel", "import-7")
+    assert "1 member cancelled" in cli.text("groups", "cancel", "import-7")
     assert cli.run("groups", "wait", "import-7").exit_code == 1
     assert cli.json("groups", "show", "import-7")["state"] == "failed"
     assert "no group 'none'" in cli.refusal("groups", "show", "none", code=1)

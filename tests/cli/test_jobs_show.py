@@ -168,7 +168,7 @@ def test_wait_exits_with_1_when_the_job_ended_otherwise(cli: Cli, failed_job: st
 def test_wait_exits_with_4_on_a_timeout(cli: Cli) -> None:
     cli.queue.enqueue("slow", job_id="one")
 
-    assert "hint: the job is not affected" in cli.refusal("jobs", "wait", "one", "--timeout", "0", code=4)
+    assert "hint: nothing has changed" in cli.refusal("jobs", "wait", "one", "--timeout", "0", code=4)
     answered = cli.run("jobs", "wait", "one", "--timeout", "10ms", "--json")
     assert (answered.exit_code, json.loads(answered.stderr)["error"]["code"]) == (4, "wait_timeout")
 

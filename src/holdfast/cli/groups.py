@@ -138,4 +138,5 @@ def cancel(terminal: Terminal, name: str, force: bool, tenant: str) -> None:
         queue.admin.record_action("groups.cancel", name, detail={"tenant": tenant, "force": force})
         report = queue.groups.cancel(name, force=force, tenant=tenant)
     stopping = f", {len(report.stop_requested)} asked to stop" if report.stop_requested else ""
-    terminal.report(json_view.cancel_report(report), f"{len(report.cancelled)} members cancelled{stopping}")
+    cancelled = f"{formatting.number(len(report.cancelled), 'member')} cancelled"
+    terminal.report(json_view.cancel_report(report), f"{cancelled}{stopping}")

@@ -52,7 +52,7 @@ def set_(terminal: Terminal, /, name: str, **given: Any) -> None:
     options = {option: value for option, value in given.items() if value not in (None, ())}
     with terminal.queue(create=True) as queue:
         one = queue.limits.set(name, **options)
-    terminal.report(json_view.limit(one), f"limit {one.name}: {_amount(one)} of {_jobs(one)}{_by(one)}")
+    terminal.report(json_view.limit(one), f"limit {one.name} for {_jobs(one)}{_by(one)}: {_amount(one)}")
 
 
 def _amount(one: Limit) -> str:
@@ -70,7 +70,7 @@ def _amount(one: Limit) -> str:
 
 def _jobs(one: Limit) -> str:
     kinds = "any kind" if one.kinds is None else ", ".join(one.kinds)
-    return kinds if one.lanes is None else f"{kinds} in {', '.join(one.lanes)}"
+    return kinds if one.lanes is None else f"{kinds} in lane {' or '.join(one.lanes)}"
 
 
 def _by(one: Limit) -> str:

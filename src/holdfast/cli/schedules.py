@@ -63,11 +63,7 @@ def set_(terminal: Terminal, /, name: str, kind: str, payload: str | None, **giv
 
 
 def _next(one: Schedule) -> str:
-    return "; it is paused" if one.next_at is None else f", next at {_time(one.next_at)}"
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return "; it is paused" if one.next_at is None else f", next at {formatting.timestamp(one.next_at)}"
 
 
 def _times(one: Schedule) -> str:

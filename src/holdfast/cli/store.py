@@ -3,7 +3,7 @@
 import click
 
 from holdfast import json_view, types
-from holdfast.cli import errors, options, tables
+from holdfast.cli import errors, formatting, options, tables
 from holdfast.cli.terminal import Terminal
 
 
@@ -26,7 +26,9 @@ def doctor(terminal: Terminal) -> int:
         terminal.emit({"healthy": report.healthy, "findings": [json_view.finding(one) for one in report.findings]})
     else:
         _draw(terminal, report.findings)
-        terminal.line("healthy" if report.healthy else "not healthy", "green" if report.healthy else "bold red")
+        warnings = sum(one.status == "warning" for one in report.findings)
+        also = f", with {formatting.number(warnings, 'warning')}" if warnings else ""
+        terminal.line(f"{'' if report.healthy else 'not '}healthy{also}", "green" if report.healthy else "bold red")
     return errors.OK if report.healthy else errors.REFUSED
 
 
