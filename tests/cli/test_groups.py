@@ -35,9 +35,11 @@ def test_a_group_is_listed_shown_awaited_and_cancelled(cli: Cli) -> None:
 def test_dependencies_trees_and_children_on_the_command_line(cli: Cli) -> None:
     cli.text("enqueue", "a", "--id", "first")
     cli.text("enqueue", "b", "--id", "second", "--after", "first")
-    cli.text("enqueue", "c", "--id", "third", "--after", "first", "--on-failed", "run")
+    cli.text("enqueue", "c", "--id", "third", "--after", "#1", "--on-failed", "run")
     assert cli.queue.counts() == {"ready": 1, "dependent": 2}
-    assert "cancelled 1 job" in cli.text("jobs", "cancel", "--tree", "first")
+    for choice in (["--root", "#1"], ["root:#1"]):
+        assert [one["id"] for one in cli.json("jobs", "list", *choice)["jobs"]] == ["first"]
+    assert "cancelled 1 job" in cli.text("jobs", "cancel", "--tree", "#1")
     cli.queue.claim(kinds=["none"])
     assert [cli.queue.get(job_id).state for job_id in ("second", "third")] == ["cancelled", "ready"]
     assert "requeued first" in cli.text("jobs", "requeue", "first", "--with-children")
@@ -60,7 +62,7 @@ def test_a_narrow_terminal_wraps_why_a_job_waits_for_the_limit_of_its_key(cli: C
     cli.queue.claim_many(kinds=["call"], limit=2)
 
     assert "1 of 1" in cli.text("limits", "show", "partner")
-    lines = cli.text("jobs", "why", "second", columns=40).splitlines()
+    lines = cli.text("jobs", "why", "#2", columns=40).splitlines()
     assert lines[0] == "second is parked:"
     assert lines[1].startswith("-> limit api for key partner is full")
     assert any(line.startswith("   ") for line in lines)

@@ -161,6 +161,11 @@ class TestNumbers:
 
 
 class TestDurations:
+    def test_a_text_is_refused_with_what_a_duration_is(self) -> None:
+        text: Any = "5m"
+        with pytest.raises(InvalidInput, match="delay: must be a number of seconds or a timedelta, not str"):
+            validation.duration_ms(text, "delay")
+
     @given(st.timedeltas(timedelta(0), timedelta(days=366)))
     def test_a_timedelta_is_never_shortened_and_grows_by_less_than_a_millisecond(self, value: timedelta) -> None:
         stored = timedelta(milliseconds=validation.duration_ms(value, "delay"))

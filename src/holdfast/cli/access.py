@@ -162,8 +162,8 @@ def _relative(at: datetime | None, now: datetime) -> str:
     epilog="""
     The log has what was requested on the command line, with the user of the
     operating system, and over HTTP, with the id of the token: cancel, requeue,
-    prune, changes of priorities, lanes, kinds, groups, limits, schedules, webhooks,
-    workers and tokens. An entry is written before the action.
+    prune, changes of priorities, lanes, kinds, groups, limits, schedules,
+    webhooks, workers and tokens. An entry is written before the action.
 
     Examples:
       holdfast audit

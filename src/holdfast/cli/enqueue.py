@@ -8,6 +8,7 @@ import click
 
 from holdfast import json_view, types
 from holdfast.cli import bulk, errors, params
+from holdfast.cli.job_names import find_job
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
@@ -110,6 +111,8 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
         )
     content = params.payload(payload)
     with terminal.queue(create=True) as queue:
+        if "after" in options:
+            options["after"] = [find_job(queue, job_id).id for job_id in options["after"]]
         enqueued = queue.enqueue(kind, content, **options)
         if terminal.json:
             terminal.emit(json_view.enqueued(enqueued))

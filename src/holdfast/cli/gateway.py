@@ -289,13 +289,13 @@ def check(terminal: Terminal, upstream: str, upstream_type: str, upstream_key: s
     about = "Ollama " + (found.version or "") if found.type == "ollama" else "a server with the API of OpenAI"
     lines = [
         f"{upstream} is {about.strip()}",
-        f"{formatting.number(len(found.models), 'model')}, {remote} of them elsewhere",
+        formatting.number(len(found.models), "model") + (f", {remote} of them elsewhere" if remote else ""),
         *(f"  {one.name:{width}}  {one.digest[:12]}{'  elsewhere' if one.remote else ''}" for one in found.models),
     ]
     if found.type == "ollama":
         lines += [
             f"loaded: {', '.join(found.loaded) or 'none'}",
-            "requests are sent one at a time, one model after the other; see --concurrency and --models",
+            "requests are sent one at a time, by model; see --concurrency and --models",
         ]
     else:
         lines.append("requests are sent 64 at a time, without regard to models; see --concurrency")

@@ -6,8 +6,9 @@ from typing import Any, get_args
 
 import click
 
-from holdfast import HoldfastError, Job, JobNotFound, Queue, Refused, json_view
+from holdfast import HoldfastError, Job, Queue, Refused, json_view
 from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, options, params
+from holdfast.cli.job_names import find_job, id_of
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import failures, limits, serving
 from holdfast.domain.job import FINISHED, STATES
@@ -47,20 +48,6 @@ def _filters(states: tuple[str, ...]) -> Callable[[options.F], options.F]:
 
 def _audit_target(job_ids: tuple[str, ...]) -> str:
     return job_ids[0] if len(job_ids) == 1 else formatting.number(len(job_ids), "job")
-
-
-def find_job(queue: Queue, job_id: str) -> Job:
-    """Return the job with this id, or with this number as `1042` or `#1042`."""
-    try:
-        return queue.get(job_id)
-    except JobNotFound:
-        number = job_id.removeprefix("#")
-        if not (number.isascii() and number.isdigit() and 0 < len(number) < 19 and int(number)):
-            raise
-    try:
-        return queue.get(int(number))
-    except JobNotFound:
-        raise JobNotFound(job_id) from None
 
 
 @click.group(
@@ -115,6 +102,8 @@ def list_(terminal: Terminal, /, filter_line: str | None, **filters: Any) -> Non
     filters["tags"] = params.pairs("--tag", filters["tags"])
     chosen = job_bulk.with_line(job_bulk.given_filters(filters), filter_line or "")
     with terminal.queue() as queue:
+        if "root" in chosen:
+            chosen["root"] = id_of(queue, chosen["root"])
         page = queue.jobs(**chosen)
     if terminal.json:
         terminal.emit({"jobs": [json_view.job(job) for job in page], "cursor": page.cursor})
@@ -348,20 +337,12 @@ def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...], *, with_childre
             job = queue.requeue(find_job(queue, job_ids[0]).id, with_children=with_children)
             requeued = Requeued([job.id], [])
         else:
-            ids = [_id_of(queue, job_id) for job_id in job_ids]
+            ids = [id_of(queue, job_id) for job_id in job_ids]
             parts = range(0, len(ids), _REQUEUE_BATCH)
             requeued = _merge([queue.admin.requeue_many(ids[at : at + _REQUEUE_BATCH]) for at in parts])
     _print_requeued(terminal, requeued, each=True)
     if requeued.skipped:
         raise _partial_failure("requeued", len(requeued.skipped), len(job_ids))
-
-
-def _id_of(queue: Queue, job_id: str) -> str:
-    """Return the id of the named job. If it does not exist, return *job_id*, which is then reported as skipped."""
-    try:
-        return find_job(queue, job_id).id
-    except JobNotFound:
-        return job_id
 
 
 def _merge(parts: list[Requeued]) -> Requeued:

@@ -113,7 +113,8 @@ def _refuse(value: object, field: str, depth: int = 0) -> None:
                 _refuse_key(key, field)
                 _refuse(item, f"{field}.{key}", depth + 1)
         case _:
-            raise errors.InvalidInput(field, f"a {type(value).__name__} is not JSON")
+            remedy = "convert it to a string, number, list or dict"
+            raise errors.InvalidInput(field, f"a {type(value).__name__} is not JSON; {remedy}")
 
 
 def _refuse_key(key: object, field: str) -> None:

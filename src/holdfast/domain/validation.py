@@ -134,6 +134,8 @@ def one_of(value: Any, field: str, allowed: tuple[Any, ...]) -> Any:
 def duration_ms(value: Duration, field: str, low_ms: int = 0, high_ms: int = limits.PAUSE_MS_MAX) -> int:
     """Return *value*, seconds or a timedelta, as milliseconds, rounded up so that no wait is too short."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, str):
+        raise errors.InvalidInput(field, "must be a number of seconds or a timedelta, not str")
     checked = number(seconds, field, low_ms / 1000, high_ms / 1000)
     return math.ceil(round(checked * 1000, 3))
 
