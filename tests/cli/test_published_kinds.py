@@ -38,6 +38,7 @@ def test_enqueue_refuses_a_payload_that_the_task_would_refuse_and_names_the_fiel
     output = published.refusal("enqueue", "email.send", '{"to": 3}', code=2)
 
     assert "payload.to: must be a string, not an integer" in output
+    assert "hint: holdfast kinds show email.send" in output
     assert list(published.queue.jobs()) == []
 
 
@@ -90,7 +91,7 @@ def test_the_list_shows_what_was_published(published: Cli) -> None:
 def test_show_prints_options_and_schema(published: Cli) -> None:
     text = published.text("kinds", "show", "email.send")
 
-    assert 'lane          "mail"' in text
+    assert "lane          mail" in text
     assert '"required": [' in text
     assert published.json("kinds", "show", "email.send")["schema"]["required"] == ["to"]
 

@@ -1,14 +1,14 @@
 """`holdfast enqueue`: enqueue one job from the command line, or many from a file of JSON lines."""
 
 import difflib
+import shlex
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast import json_view, types
-from holdfast.cli import bulk, errors, params
-from holdfast.cli.job_names import find_job
+from holdfast import InvalidInput, json_view, types
+from holdfast.cli import bulk, errors, job_names, params
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
@@ -112,8 +112,13 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
     content = params.payload(payload)
     with terminal.queue(create=True) as queue:
         if "after" in options:
-            options["after"] = [find_job(queue, job_id).id for job_id in options["after"]]
-        enqueued = queue.enqueue(kind, content, **options)
+            options["after"] = [job_names.find_job(queue, job_id).id for job_id in options["after"]]
+        try:
+            enqueued = queue.enqueue(kind, content, **options)
+        except InvalidInput as error:
+            if not error.field.startswith("payload."):
+                raise
+            raise errors.CommandError(str(error), hint=f"holdfast kinds show {shlex.quote(kind)}") from None
         if terminal.json:
             terminal.emit(json_view.enqueued(enqueued))
             return

@@ -7,8 +7,7 @@ from typing import Any, get_args
 import click
 
 from holdfast import HoldfastError, Job, Queue, Refused, json_view
-from holdfast.cli import errors, formatting, job_bulk, job_list, job_output, job_show, options, params
-from holdfast.cli.job_names import find_job, id_of
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_names, job_output, job_show, options, params
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import failures, limits, serving
 from holdfast.domain.job import FINISHED, STATES
@@ -71,7 +70,7 @@ def jobs() -> None:
     if it has not finished.
 
     FILTER is one line of state:, kind:, lane:, tenant:, session:, root:, group:,
-    tag:, class:, fingerprint: and age>, as in the dashboard. Quote it for the shell.
+    tag:, class:, fingerprint: and age>, as in the dashboard. Quote it.
 
     Examples:
       holdfast jobs list 'state:failed kind:email.send tag:order=42 age>1h'
@@ -103,7 +102,7 @@ def list_(terminal: Terminal, /, filter_line: str | None, **filters: Any) -> Non
     chosen = job_bulk.with_line(job_bulk.given_filters(filters), filter_line or "")
     with terminal.queue() as queue:
         if "root" in chosen:
-            chosen["root"] = id_of(queue, chosen["root"])
+            chosen["root"] = job_names.id_of(queue, chosen["root"])
         page = queue.jobs(**chosen)
     if terminal.json:
         terminal.emit({"jobs": [json_view.job(job) for job in page], "cursor": page.cursor})
@@ -127,7 +126,7 @@ def show(terminal: Terminal, job_id: str) -> None:
     Prints its properties, payload, result, failure with traceback, attempts and artifacts.
     """
     with terminal.queue() as queue:
-        job = find_job(queue, job_id)
+        job = job_names.find_job(queue, job_id)
         attempts, artifacts = queue.attempts(job.id), queue.artifacts(job.id)
         unserved = _unserved_reason(queue, job)
         full = queue.why(job.id).reasons if job.state == "parked" else ()
@@ -160,7 +159,7 @@ def why(terminal: Terminal, job_id: str) -> None:
     Prints what it waits for, who serves it, its place among others, and where it comes from.
     """
     with terminal.queue() as queue:
-        found = queue.why(find_job(queue, job_id).id)
+        found = queue.why(job_names.find_job(queue, job_id).id)
     if terminal.json:
         terminal.emit(json_view.why(found))
         return
@@ -225,7 +224,7 @@ def cancel(
 
 def _cancel_tree(terminal: Terminal, job_id: str, *, force: bool) -> None:
     with terminal.queue() as queue, terminal.busy("cancelling"):
-        root = find_job(queue, job_id).id
+        root = job_names.find_job(queue, job_id).id
         queue.admin.record_action("jobs.cancel", root, detail={"force": force, "tree": True})
         report = queue.cancel(root=root, force=force)
     _print_cancelled_many(terminal, report)
@@ -251,7 +250,7 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
         queue.admin.record_action("jobs.cancel", _audit_target(job_ids), detail=detail)
         for job_id in job_ids:
             try:
-                cancelled.append(queue.cancel(find_job(queue, job_id).id, force=force))
+                cancelled.append(queue.cancel(job_names.find_job(queue, job_id).id, force=force))
             except Refused as error:
                 if len(job_ids) == 1:
                     raise
@@ -334,10 +333,10 @@ def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...], *, with_childre
     with terminal.queue() as queue:
         queue.admin.record_action("jobs.requeue", _audit_target(job_ids), detail={"jobs": list(job_ids)})
         if len(job_ids) == 1:
-            job = queue.requeue(find_job(queue, job_ids[0]).id, with_children=with_children)
+            job = queue.requeue(job_names.find_job(queue, job_ids[0]).id, with_children=with_children)
             requeued = Requeued([job.id], [])
         else:
-            ids = [id_of(queue, job_id) for job_id in job_ids]
+            ids = [job_names.id_of(queue, job_id) for job_id in job_ids]
             parts = range(0, len(ids), _REQUEUE_BATCH)
             requeued = _merge([queue.admin.requeue_many(ids[at : at + _REQUEUE_BATCH]) for at in parts])
     _print_requeued(terminal, requeued, each=True)
@@ -381,7 +380,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     """
     with terminal.queue() as queue:
         queue.admin.record_action("jobs.priority", job_id, detail={"priority": priority})
-        job = queue.reprioritize(find_job(queue, job_id).id, priority)
+        job = queue.reprioritize(job_names.find_job(queue, job_id).id, priority)
     if terminal.json:
         terminal.emit({"job": json_view.job(job)})
     else:
@@ -406,7 +405,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
     """Wait until a job has finished and print its result."""
     with terminal.queue() as queue, terminal.busy(f"waiting for {job_id}"):
-        job = queue.wait(find_job(queue, job_id).id, timeout=timeout)
+        job = queue.wait(job_names.find_job(queue, job_id).id, timeout=timeout)
     if terminal.json:
         terminal.emit({"job": json_view.job(job)})
     else:
@@ -434,7 +433,7 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
     """Print the text that a job has emitted."""
     with terminal.queue() as queue:
-        found = find_job(queue, job_id).id
+        found = job_names.find_job(queue, job_id).id
         chunks = queue.stream(found, after=after) if follow else job_output.read(queue, found, after)
         job_output.write(terminal, chunks)
 
@@ -457,7 +456,7 @@ def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
 def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     """Fetch one artifact of a job."""
     with terminal.queue() as queue:
-        fetched = queue.artifact(find_job(queue, job_id).id, name)
+        fetched = queue.artifact(job_names.find_job(queue, job_id).id, name)
     job_show.write_artifact(terminal, fetched, output)
 
 

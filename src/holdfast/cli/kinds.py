@@ -61,7 +61,7 @@ def _draw(terminal: Terminal, found: list[types.Kind], counts: dict[str, dict[st
         tables.Column("TIMEOUT", [_timeout(one) for one in found], rank=4, hide_if="", justify="right"),
         *tables.counts_columns([counts.get(one.name, {}) for one in found]),
         tables.Column(
-            "PUBLISHED", [_published(one, terminal.now) for one in found], rank=2, hide_if="", justify="right"
+            "PUBLISHED", [_published(one, terminal.now) for one in found], rank=4, hide_if="", justify="right"
         ),
         tables.Column("BY", [one.published_by or "" for one in found], rank=5, min_width=8, hide_if=""),
     ]
@@ -104,7 +104,8 @@ def show(terminal: Terminal, kind: str) -> None:
     else:
         rows["published"] = f"{formatting.both(found.published_at, terminal.now)} by {found.published_by}"
         rows["timeout"] = _timeout(found)
-        rows |= {name: json.dumps(value, ensure_ascii=False) for name, value in (found.options or {}).items()}
+        for name, value in (found.options or {}).items():
+            rows[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         rows["takes"] = "messages of sessions" if found.session else "a payload"
     width = max(map(len, rows))
     for name, value in rows.items():
