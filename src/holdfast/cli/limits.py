@@ -34,7 +34,7 @@ def limits() -> None:
     Examples:
       holdfast limits set llm --kind llm.call --key tenant --concurrency 2
       holdfast limits set api --lane partner --rate 60 --per 1m --burst 10
-      holdfast limits set tokens --kind llm.call --key tenant --rate 90000 --weight tokens
+      holdfast limits set tokens --kind llm.call --rate 90000 --weight tokens
     """,
 )
 @click.argument("name")
