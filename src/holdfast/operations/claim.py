@@ -12,7 +12,7 @@ from holdfast.domain.routing import RoutingTable
 from holdfast.operations import gates, lease, maintenance, sessions, settle
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.storage import notifications
-from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, StoreTransaction
+from holdfast.storage.contract import Claimer, PassName, ReadyJobs, ReadyRequest, StoreTransaction
 
 _CHUNKS_MAX = 10
 _REFUSALS_MAX = 10
@@ -28,8 +28,9 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
     claims = await _claim_plain(tx, request)
     if claims is not None:
         return claims
+    claimer = await _read_claimer(tx, request)
     routing, due, now = await tx.begin_claim()
-    return await _claim(tx, routing, request, due, now)
+    return await _claim(tx, routing, request, claimer, due, now)
 
 
 async def _claim_plain(tx: StoreTransaction, request: ClaimRequest) -> list[Claim] | None:
@@ -74,22 +75,32 @@ async def settle_and_claim(
         if started:
             await lease.acknowledge_held(tx, started)
         return settlements, await claim_jobs(tx, request)
+    claimer = await _read_claimer(tx, request)
     routing, due, now = await tx.begin_claim()
     settlements = await settle.settle_jobs(tx, outcomes, routing)
     await lease.acknowledge_held(tx, started)
     if any(checked.follow_ups for _, checked in outcomes):
         # Follow-ups may have added routes.
         routing = await tx.routing()
-    claims = await _claim(tx, routing, request, due, now)
+    claims = await _claim(tx, routing, request, claimer, due, now)
     return settlements, claims
 
 
+async def _read_claimer(tx: StoreTransaction, request: ClaimRequest) -> Claimer:
+    return await tx.read_claimer(request, resent=request.resent or tx.resent)
+
+
 async def _claim(
-    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: clock.Now
+    tx: StoreTransaction,
+    routing: RoutingTable,
+    request: ClaimRequest,
+    claimer: Claimer,
+    due: frozenset[PassName],
+    now: clock.Now,
 ) -> list[Claim]:
     if request.exclusive:
-        await _supersede(tx, routing, request)
-    if (request.resent or tx.resent) and (held := (await _find_held(tx, request))):
+        await _supersede(tx, routing, request, claimer)
+    if claimer.held and (held := await _find_held(tx, request, claimer)):
         return held
     if request.cut_off:
         # Maintenance would take back the expired leases and make their jobs suspect.
@@ -101,15 +112,10 @@ async def _claim(
     return _claims(request, await _take(tx, routing, request))
 
 
-async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
-    """Return the jobs that an earlier send of the same claim has leased.
-
-    Lock the token first, so that a send that is still in flight is decided before this one.
-    """
-    await tx.lock_claim_token(request.worker, request.lease_token)
-    jobs = await tx.jobs_held(request.worker, request.lease_token)
+async def _find_held(tx: StoreTransaction, request: ClaimRequest, claimer: Claimer) -> list[Claim]:
+    """Return the jobs that an earlier send of the same claim has leased."""
     now = await tx.now()
-    held = [job for job in jobs if transitions.holds(job, row_fence(job), now)]
+    held = [job for job in claimer.held if transitions.holds(job, row_fence(job), now)]
     check_repeated(request, held)
     return [Claim(job_of(job), request.lease_ms, repeated=request.resent) for job in held]
 
@@ -262,14 +268,13 @@ async def _clear_suspicion(tx: StoreTransaction, routing: RoutingTable, worker: 
 # --- exclusive workers ---------------------------------------------------------------------------------------------
 
 
-async def _supersede(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> None:
+async def _supersede(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, claimer: Claimer) -> None:
     """Make this incarnation the only one of its worker; raise `Conflict` if a later one has superseded it."""
-    superseded = await tx.is_superseded(request.worker, request.incarnation)
-    if superseded:
+    if claimer.superseded:
         raise errors.Conflict(
             f"a later start of the exclusive worker {request.worker!r} has taken over from this one"
         )
-    if superseded is not None:
+    if claimer.superseded is not None:
         return
     now = await tx.now()
     await tx.supersede(request.worker, request.incarnation, now)

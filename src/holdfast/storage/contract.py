@@ -61,6 +61,15 @@ PassName: TypeAlias = Literal["schedules", "leases", "deadlines", "wakes"]
 """A maintenance pass: scheduled jobs that are due, expired leases, passed deadlines, wake rows that are due."""
 
 
+class Claimer(NamedTuple):
+    """What the store has of a claimer."""
+
+    superseded: bool | None
+    """Whether a later start of an exclusive worker took over; None if this one is new, or not exclusive."""
+    held: list[JobRow]
+    """The running jobs that an earlier send of the same claim has leased."""
+
+
 class ReadyRequest(NamedTuple):
     """The arguments of one selection of ready jobs."""
 
@@ -252,6 +261,13 @@ class StoreTransaction(
         """
 
     @abstractmethod
+    async def read_claimer(self, request: ClaimRequest, *, resent: bool) -> Claimer:
+        """Return what the store has of a claimer before it claims.
+
+        With *resent*, wait until an earlier send of the same claim that is still in flight has been decided.
+        """
+
+    @abstractmethod
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Lock ready jobs in claim order, and lease them if the engine does both at once; None if there are none."""
 
@@ -270,10 +286,6 @@ class StoreTransaction(
     @abstractmethod
     async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
         """Store the fairness key served last; *first* if the scope had none."""
-
-    @abstractmethod
-    async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
-        """Return whether a later start of an exclusive worker has taken over; None if this start is unknown."""
 
     @abstractmethod
     async def supersede(self, worker: str, incarnation: str, now: Now) -> None:

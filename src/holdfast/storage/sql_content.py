@@ -57,11 +57,11 @@ class SqlContent(SqlQueries):
 
     async def delete_artifacts(self, seq: int) -> None:
         """Delete the artifacts of a job."""
-        await self.query("artifacts_delete", {"seqs": [seq]})
+        await self.send("artifacts_delete", {"seqs": [seq]})
 
     async def delete_inputs(self, seq: int) -> None:
         """Delete the input artifacts of a job."""
-        await self.query("inputs_delete", {"seq": seq})
+        await self.send("inputs_delete", {"seq": seq})
 
     # --- uploads ----------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class SqlContent(SqlQueries):
             "digest": upload.digest,
             "expires_at_ms": upload.expires_at_ms,
         }
-        await self.query("upload_insert", values)
+        await self.send("upload_insert", values)
 
     async def insert_bytes(self, tenant: str, data: bytes, digest: str) -> UploadRow:
         """Store *data* as a linked upload."""
@@ -123,4 +123,4 @@ class SqlContent(SqlQueries):
 
     async def delete_uploads(self, upload_ids: Sequence[str]) -> None:
         """Delete uploads."""
-        await self.query("uploads_delete", {"uploads": list(upload_ids)})
+        await self.send("uploads_delete", {"uploads": list(upload_ids)})

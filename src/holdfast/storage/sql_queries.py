@@ -42,18 +42,33 @@ class SqlQueries(contract.StoreTransaction):
     async def _jobs(self, name: query_names.QueryName, values: Mapping[str, Any]) -> list[JobRow]:
         return job_rows(await self.query(name, values))
 
+    async def query_each(self, queries: Sequence[tuple[query_names.QueryName, Mapping[str, Any]]]) -> list[Rows]:
+        """Run named queries, none of which needs the rows of another; return the rows of each."""
+        return [await self.query(name, values) for name, values in queries]
+
+    async def send(
+        self,
+        name: query_names.QueryName,
+        values: Mapping[str, Any] = _NO_VALUES,
+        many: Sequence[Row] | None = None,
+        expected: int | None = None,
+    ) -> None:
+        """Run one named query whose rows the caller does not need, at the latest with the next query or the commit.
+
+        Raise `OvertakenError`, then or later, unless it changes as many rows as expected.
+        """
+        rows = await self.query(name, values, many)
+        if expected is not None:
+            check_changed(name, rows, expected)
+
     async def _change(self, name: query_names.QueryName, values: Mapping[str, Any], expected: int) -> None:
         """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
-        [[changed]] = await self.query(name, values)
-        if changed != expected:
-            raise contract.OvertakenError(f"{name} changed {changed} of {expected} rows")
+        await self.send(name, values, expected=expected)
 
     async def _change_rows(self, name: query_names.QueryName, rows: Sequence[Row]) -> None:
         """Run one query for each row of values; raise `OvertakenError` unless each changed exactly one row."""
         if rows:
-            [[changed]] = await self.query(name, many=rows)
-            if changed != len(rows):
-                raise contract.OvertakenError(f"{name} changed {changed} of {len(rows)} rows")
+            await self.send(name, many=rows, expected=len(rows))
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """Roll back the block's writes if it raises a `HoldfastError`; any other error rolls back the transaction."""
@@ -61,14 +76,21 @@ class SqlQueries(contract.StoreTransaction):
 
     @asynccontextmanager
     async def _savepoint(self) -> AsyncIterator[None]:
-        await self.query("savepoint")
+        await self.send("savepoint")
         try:
             yield
         except errors.HoldfastError:
-            await self.query("savepoint_undo")
-            await self.query("savepoint_keep")
+            await self.send("savepoint_undo")
+            await self.send("savepoint_keep")
             raise
-        await self.query("savepoint_keep")
+        await self.send("savepoint_keep")
+
+
+def check_changed(name: query_names.QueryName, rows: Rows, expected: int) -> None:
+    """Raise `OvertakenError` unless a query has changed as many rows as expected."""
+    [[changed]] = rows
+    if changed != expected:
+        raise contract.OvertakenError(f"{name} changed {changed} of {expected} rows")
 
 
 _EVENT_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")

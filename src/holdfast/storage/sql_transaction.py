@@ -11,14 +11,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from holdfast.domain import limits, results, strict_json, transitions
-from holdfast.domain.claims import Claim, JobFence
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
 from holdfast.domain.job import AttemptRow, Job, JobRow, deleted_row, job_of, row_of
 from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import SYSTEM_LANE, CheckedJob, DedupeKey, new_job
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_key_of
-from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
+from holdfast.storage.contract import Claimer, JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sql_access import SqlAccess
@@ -27,7 +27,7 @@ from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_flow import SqlFlow
 from holdfast.storage.sql_gates import SqlGates, limit_of
 from holdfast.storage.sql_groups import SqlGroups
-from holdfast.storage.sql_queries import SqlRecords, SqlSessions
+from holdfast.storage.sql_queries import SqlRecords, SqlSessions, job_rows
 from holdfast.storage.sql_webhooks import SqlWebhooks
 
 _FAIR_SCOPES_KEPT: Final = 1_000
@@ -117,7 +117,7 @@ class SqlTransaction(
 
     async def _new_routing_version(self) -> None:
         # Random: a rolled-back version never occurs again.
-        await self.query("routing_touch", {"version": str(secrets.randbits(62) + 1)})
+        await self.send("routing_touch", {"version": str(secrets.randbits(62) + 1)})
 
     async def add_routes(self, keys: Sequence[RouteKey]) -> RoutingTable:
         """Assign a number to each of *keys*."""
@@ -129,7 +129,7 @@ class SqlTransaction(
                 "has_affinity": int(key.has_affinity),
                 "session": int(key.session),
             }
-            await self.query("route_insert", values)
+            await self.send("route_insert", values)
         await self._new_routing_version()
         return await self.routing()
 
@@ -144,7 +144,7 @@ class SqlTransaction(
             "max_waiting": lane.max_waiting,
             "target_age_ms": None if lane.target_age is None else round(lane.target_age * 1000),
         }
-        await self.query("lane_write", values)
+        await self.send("lane_write", values)
         await self._new_routing_version()
 
     async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str, now: Now) -> None:
@@ -190,12 +190,12 @@ class SqlTransaction(
     async def _insert_tags(self, jobs: Iterable[tuple[int, str]]) -> None:
         """Store the tags of new jobs, by number, for filters."""
         if tagged := [(seq, tags_json) for seq, tags_json in jobs if tags_json != "{}"]:
-            await self.query("tags_insert", many=tagged)
+            await self.send("tags_insert", many=tagged)
 
     async def _replace_tags(self, before: JobRow, job: JobRow) -> None:
         """Store the changed tags of a job, before its row is written."""
         if before.tags_json != job.tags_json:
-            await self.query("tags_delete", {"seqs": [job.seq]})
+            await self.send("tags_delete", {"seqs": [job.seq]})
             await self._insert_tags([(job.seq, job.tags_json)])
 
     async def lock_keys(self, locks: Sequence[int]) -> None:
@@ -268,12 +268,26 @@ class SqlTransaction(
 
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
         """Wait until an earlier send of the same claim has been decided."""
-        await self.query("claim_lock_token", {"worker": worker, "token": lease_token})
+        await self.send("claim_lock_token", {"worker": worker, "token": lease_token})
 
     async def jobs_held(self, worker: str, lease_token: str) -> list[JobRow]:
         """Return the running jobs of one claim."""
         jobs = await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token})
         return sorted(jobs, key=lambda job: job.claim_index or 0)
+
+    async def read_claimer(self, request: ClaimRequest, *, resent: bool) -> Claimer:
+        """Return what the store has of a claimer."""
+        incarnation = {"worker": request.worker, "incarnation": request.incarnation}
+        queries: list[tuple[QueryName, Mapping[str, Any]]] = []
+        if request.exclusive:
+            queries.append(("incarnation_read", incarnation))
+        if resent:
+            queries.append(("claim_lock_token", {"worker": request.worker, "token": request.lease_token}))
+            queries.append(("jobs_held", {"worker": request.worker, "lease_token": request.lease_token}))
+        replies = await self.query_each(queries) if queries else []
+        found = replies[0] if request.exclusive else []
+        held = job_rows(replies[-1]) if resent else []
+        return Claimer(bool(found[0][0]) if found else None, sorted(held, key=lambda job: job.claim_index or 0))
 
     async def last_fair_key(self, scope: str) -> str | None:
         """Return the fairness key served last in a scope."""
@@ -282,21 +296,16 @@ class SqlTransaction(
 
     async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
         """Remember the fairness key served last."""
-        await self.query("fair_key_write", {"scope": scope, "fair_key": fair_key, "now": now.wall_ms})
+        await self.send("fair_key_write", {"scope": scope, "fair_key": fair_key, "now": now.wall_ms})
         if first:
-            await self.query("fair_key_trim", {"keep": _FAIR_SCOPES_KEPT})
-
-    async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
-        """Return whether a later start took over."""
-        rows = await self.query("incarnation_read", {"worker": worker, "incarnation": incarnation})
-        return bool(rows[0][0]) if rows else None
+            await self.send("fair_key_trim", {"keep": _FAIR_SCOPES_KEPT})
 
     async def supersede(self, worker: str, incarnation: str, now: Now) -> None:
         """Make this start the only one of an exclusive worker."""
-        await self.query("incarnation_supersede", {"worker": worker})
+        await self.send("incarnation_supersede", {"worker": worker})
         values = {"worker": worker, "incarnation": incarnation, "now": now.wall_ms}
-        await self.query("incarnation_insert", values)
-        await self.query("incarnations_delete", {"worker": worker, "keep": _INCARNATIONS_KEPT})
+        await self.send("incarnation_insert", values)
+        await self.send("incarnations_delete", {"worker": worker, "keep": _INCARNATIONS_KEPT})
 
     async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[JobRow]:
         """Return running jobs that other starts of a worker hold."""
@@ -397,9 +406,9 @@ class SqlTransaction(
                 if attempt.epoch > limits.ATTEMPTS_KEPT:
                     trimmed.append((job.seq, attempt.epoch - limits.ATTEMPTS_KEPT))
         if stored:
-            await self.query("attempt_insert", many=stored)
+            await self.send("attempt_insert", many=stored)
         if trimmed:
-            await self.query("attempt_trim", many=trimmed)
+            await self.send("attempt_trim", many=trimmed)
 
     async def refresh(self, claims: Sequence[Claim]) -> dict[int, JobRow]:
         """Return the current jobs of *claims*.
@@ -438,17 +447,17 @@ class SqlTransaction(
     async def acknowledge(self, fences: Sequence[JobFence], now: Now) -> None:
         """Mark claims as started."""
         rows = [(fence.seq, fence.epoch, fence.lease_token, now.lease_ms) for fence in fences]
-        await self.query("job_acknowledge", many=sorted(rows))
+        await self.send("job_acknowledge", many=sorted(rows))
 
     async def update_progress(self, job: JobRow) -> None:
         """Write phase and percentage."""
         values = {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch}
-        await self.query("job_progress", values)
+        await self.send("job_progress", values)
 
     async def update_priority(self, job: JobRow) -> None:
         """Write the priority."""
         values = {"seq": job.seq, "priority": job.priority, "event_count": job.event_count}
-        await self.query("job_priority", values)
+        await self.send("job_priority", values)
 
     async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
         """Write fairness keys."""

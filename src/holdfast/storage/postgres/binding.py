@@ -29,6 +29,8 @@ def encoded(value: Any) -> bytes | None:
         return None
     if type(value) is str:
         return value.encode()
+    if type(value) is bytes:
+        return value
     return (array(value) if type(value) is list else str(value)).encode()
 
 

@@ -3,7 +3,8 @@
 import binascii
 import hashlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -26,6 +27,7 @@ LOCK_MS = 10_000
 # NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
 _NOTIFY_LOCK_MS = 1_000
 _NOTIFY = f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), pg_notify($1, $2)".encode()
+_COMMIT = Statement(b"commit")
 _TOPICS_MAX = 900
 # DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
 _RESET = (
@@ -62,10 +64,16 @@ class PostgresSettings:
         """The identity of this store, known once it was opened."""
         self._notification_failed = False
         self.read_clock = f'select "{schema}".clock_ms()'
-        # Reads here are small: JIT compilation would take longer than the query.
-        beginning = "begin isolation level repeatable read read only; set local jit = off"
-        self.begin_reading = f"{beginning}; {self.read_clock}"
-        self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
+        # Reads are small: JIT compilation would take longer than the query. The last statement returns the clock.
+        begin_reading = (
+            "begin isolation level repeatable read read only",
+            "set local jit = off",
+            self.read_clock,
+        )
+        begin_writing = ("begin isolation level read committed", f'select "{schema}".begin_ms({LOCK_MS})')
+        self.begin_reading, self.begin_writing = (
+            [Statement(text.encode()) for text in texts] for texts in (begin_reading, begin_writing)
+        )
         # The planner settings stay unchanged for the caller's own statements.
         self.begin_sharing = (
             f"begin isolation level read committed; set local lock_timeout = {LOCK_MS};"
@@ -82,24 +90,52 @@ class PostgresSettings:
 async def begin(settings: PostgresSettings, io: ServerIO, text: str) -> Rows:
     """Begin a transaction with the statement *text*."""
     settings.observe("begin")
-    try:
+    with _stale_if_closed(io):
         return await io.message(text)
+
+
+async def begin_with(
+    settings: PostgresSettings, io: ServerIO, beginning: Sequence[Statement], statements: Sequence[Statement]
+) -> list[Rows]:
+    """Begin a transaction and run its first statements in one round trip; return the rows of each."""
+    with _stale_if_closed(io):
+        return await io.run([*beginning, *statements], prepare=settings.prepares is None)
+
+
+@contextmanager
+def _stale_if_closed(io: ServerIO) -> Iterator[None]:
+    try:
+        yield
     except psycopg.OperationalError as error:
         if io.connection.closed:
             raise StaleConnectionError from error
         raise
 
 
-async def commit(settings: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
+async def commit(
+    settings: PostgresSettings,
+    io: ServerIO,
+    signals: Collection[str],
+    last: Sequence[Statement] = (),
+    *,
+    resets: bool = False,
+) -> None:
     """Commit and notify in one message. The notification is a separate transaction, which does not wait for the disk.
 
+    The statements *last*, which precede the commit, are in the same message.
     With *resets* the same message resets session settings that the caller's own SQL may have changed.
     """
     settings.observe("commit")
     after = ([_RESET] if resets else []) + ([notification(settings, signals)] if signals else [])
     try:
-        await io.commit("commit", "; ".join(after))
+        if last:
+            notifying = [[notify_statement(settings, signals)]] if signals else []
+            await io.run_alone([[*last, _COMMIT], *notifying], prepare=settings.prepares is None)
+        else:
+            await io.commit("commit", "; ".join(after))
     except AfterCommitError as error:
+        if not isinstance(error.__cause__, psycopg.Error):
+            raise (error.__cause__ or error) from None
         settings.report_notification(error.__cause__)
         if resets:
             io.connection.pgconn.finish()

@@ -30,10 +30,11 @@ _SYNCED: Final = ExecStatus.PIPELINE_SYNC
 
 
 class Statement(NamedTuple):
-    """A statement with numbered parameters, and its values as text."""
+    """A statement with numbered parameters, and its values as text; those with format 1 are bytes as they are."""
 
     text: bytes
-    values: Sequence[bytes | None]
+    values: Sequence[bytes | None] = ()
+    formats: Sequence[int] | None = None
 
 
 class AfterCommitError(Exception):
@@ -74,6 +75,13 @@ class ServerIO(Protocol):
         """Run one or two transactions in one round trip; return the rows of each statement of the first.
 
         If the first has committed and anything fails or is interrupted after it, raise `AfterCommitError`.
+        """
+        ...
+
+    async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
+        """Run statements of one transaction in one round trip.
+
+        Return the rows of each, or one row with the number of rows that it changed.
         """
         ...
 
@@ -127,6 +135,12 @@ class SyncIO:
             return _ran_alone(self.connection, replies, error)
         return _ran_alone(self.connection, replies)
 
+    async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
+        """Run statements of one transaction in one round trip."""
+        replies: list[list[PGresult]] = []
+        self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
+        return _replied(self.connection, replies[0])
+
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
         time.sleep(seconds)  # noqa: ASYNC251  # a sync connection blocks
@@ -177,6 +191,12 @@ class AsyncIO:
             return _ran_alone(self.connection, replies, error)
         return _ran_alone(self.connection, replies)
 
+    async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
+        """Run statements of one transaction in one round trip."""
+        replies: list[list[PGresult]] = []
+        await self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
+        return _replied(self.connection, replies[0])
+
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
         await asyncio.sleep(seconds)
@@ -215,7 +235,7 @@ def _rows_of(connection: Any, result: PGresult) -> Rows:
     return reader.load_rows(0, result.ntuples, tuple)
 
 
-# --- statements that are whole transactions ------------------------------------------------------------------------
+# --- several statements in one message -----------------------------------------------------------------------------
 
 # The names of the statements that each connection has prepared, apart from those that the driver's cursors prepare.
 _prepared: WeakKeyDictionary[Any, dict[bytes, bytes]] = WeakKeyDictionary()
@@ -227,29 +247,39 @@ def _exchange_alone(
     """Send the transactions in one message; add the results of each to *replies* once it has ended."""
     pgconn: PGconn = connection.pgconn
     names = _prepared.setdefault(connection, {})
-    new: list[tuple[bytes, bytes]] = []
+    new: dict[bytes, bytes] = {}
     pgconn.enter_pipeline_mode()
+    # Whether each result of each transaction is of a statement, not of its preparation.
+    kept: list[list[bool]] = []
     for transaction in transactions:
-        for text, values in transaction:
+        kept.append(of_statements := [])
+        for text, values, formats in transaction:
             if not prepare:
-                pgconn.send_query_params(text, values)
+                pgconn.send_query_params(text, values, param_formats=formats)
+                of_statements.append(True)
                 continue
-            if (name := names.get(text)) is None:
+            if (name := names.get(text) or new.get(text)) is None:
                 # Through a pooler another client may have prepared statements on the same connection to the server.
-                name = b"holdfast_%x" % randomness.RANDOM.getrandbits(62)
+                name = new[text] = b"holdfast_%x" % randomness.RANDOM.getrandbits(62)
                 pgconn.send_prepare(name, text)
-                new.append((text, name))
-            pgconn.send_query_prepared(name, values)
+                of_statements.append(False)
+            pgconn.send_query_prepared(name, values, param_formats=formats)
+            of_statements.append(True)
         pgconn.pipeline_sync()
     yield from send(pgconn)
-    for _ in transactions:
+    for of_statements in kept:
         results: list[PGresult] = []
-        while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
-            if result is not None:
-                results.append(result)
-            elif pgconn.status == ConnStatus.BAD:
-                raise psycopg.OperationalError(pgconn.get_error_message())
-        replies.append(results)
+        try:
+            while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
+                if result is not None:
+                    results.append(result)
+                elif pgconn.status == ConnStatus.BAD:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+        except psycopg.OperationalError as lost:
+            # Before it closes a connection, the server usually tells why.
+            raise _error_of(results) or lost from lost
+        flags = zip(results, of_statements, strict=False)
+        replies.append([result for result, wanted in flags if wanted or result.status == _FATAL])
     pgconn.exit_pipeline_mode()
     if not any(map(_error_of, replies)):
         names.update(new)
@@ -260,6 +290,16 @@ def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
         if result.status == _FATAL:
             return error_from_result(result, encoding="utf-8")
     return None
+
+
+def _replied(connection: Any, results: Sequence[PGresult]) -> list[Rows]:
+    """Return the rows of each statement, or one row with the number of rows that it changed, or raise its error."""
+    if (refused := _error_of(results)) is not None:
+        raise refused
+    return [
+        _rows_of(connection, result) if result.status == _ROWS else [(result.command_tuples or 0,)]
+        for result in results
+    ]
 
 
 def _ran_alone(

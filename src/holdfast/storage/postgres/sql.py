@@ -33,7 +33,7 @@ _SCHEMA: Final = re.compile(r"\bholdfast(?=\.[a-z]|\s*$)")
 _LOCK: Final = re.compile(r"/\* lock: (.*?) \*/")
 
 
-_PARAMETER: Final = re.compile(r"%\((\w+)\)s")
+_PARAMETER: Final = re.compile(r"%\((\w+)\)[sb]")
 
 
 class NumberedText(NamedTuple):

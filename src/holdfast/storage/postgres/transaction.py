@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.domain import new_job, outcomes, results, routing, transitions
 from holdfast.domain.backoff import RetryPolicy
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
-from holdfast.domain.clock import Clock, Now
+from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, job_of, row_of
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.session_claims import SessionClaim, SessionRequest
@@ -29,6 +29,7 @@ from holdfast.storage.postgres.health import examine
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO, Statement
 from holdfast.storage.postgres.scan_positions import LATE_MS, DueWatermarks, ReadyFloors, ScanPositions
 from holdfast.storage.postgres.select_ready import select_ready
+from holdfast.storage.postgres.sending import SendingTransaction
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
@@ -44,19 +45,6 @@ _SETTINGS_MAX = 4
 _IDLE_SECONDS = 0.3
 
 
-class _Clock:
-    """The server's clock at the begin, advanced by this machine's monotonic clock."""
-
-    def __init__(self, at_ms: int) -> None:
-        self._at_ms = at_ms
-        self._read_at = time.monotonic()
-
-    def now(self) -> Now:
-        now_ms = self._at_ms + int((time.monotonic() - self._read_at) * 1000)
-        return Now(now_ms, now_ms)
-
-
-_NO_VALUES: Mapping[str, Any] = {}
 _SERVER_CLOCK: Mapping[str, Any] = {"clock_ms": None, "lease_clock_ms": None}
 
 
@@ -158,7 +146,7 @@ _new: Final = attrgetter(*NEW)
 _moved: Final = attrgetter(*MOVED)
 
 
-class PostgresTransaction(SqlTransaction):
+class PostgresTransaction(SendingTransaction):
     """A transaction on the server.
 
     It begins with the first statement that the operation sends, unless that is a plain form. A plain form is a
@@ -166,7 +154,7 @@ class PostgresTransaction(SqlTransaction):
     operation, or its guard fails, nothing is written and the full form begins a transaction.
     """
 
-    __slots__ = ("_clock", "_io", "_settings", "_state", "_texts", "begun", "interrupt", "resent", "writes")
+    __slots__ = ("_state", "interrupt", "resent")
     fuses = True
 
     def __init__(
@@ -179,43 +167,18 @@ class PostgresTransaction(SqlTransaction):
         begun: Rows | None = None,
         resent: bool = False,
     ) -> None:
-        super().__init__(state)
+        super().__init__(state, settings, io, writes=writes, begun=begun)
         self._state = state
-        self._settings = settings
-        self._io = io
-        self._texts = settings.texts.writing if writes else settings.texts.reading
-        self._clock: Clock | None = settings.clock
-        self.writes = writes
         self.resent = resent
-        self.begun = False
-        """Whether a transaction is open."""
         self.interrupt: BaseException | None = None
         """An interrupt that arrived when a plain form had committed."""
-        if begun is not None:
-            self._begin_at(begun)
-
-    def _begin_at(self, begun: Rows) -> None:
-        self.begun = True
-        self._clock = self._clock or _Clock(begun[-1][-1])
-
-    async def _begin(self) -> None:
-        settings = self._settings
-        self._begin_at(
-            await commits.begin(settings, self._io, settings.begin_writing if self.writes else settings.begin_reading)
-        )
-
-    async def now(self) -> Now:
-        """Return the server's clock."""
-        if self._clock is None:
-            await self._begin()
-        return self._clock.now()  # type: ignore[union-attr]  # beginning sets it
 
     # --- plain forms ------------------------------------------------------------------------------------------------
 
     @property
     def may_be_plain(self) -> bool:
         """Whether a plain form can be the whole transaction: nothing was sent, and no earlier send is undecided."""
-        return self.writes and not self.begun and not self.resent
+        return self.writes and not self.begun and not self._unsent and not self.resent
 
     async def run_alone(
         self, statements: Sequence[tuple[QueryName, Mapping[str, Any]]], topics: Collection[str] = ()
@@ -307,24 +270,6 @@ class PostgresTransaction(SqlTransaction):
         rows = await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
         return FinishedJobs(now, rows)
 
-    async def query(
-        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
-    ) -> Rows:
-        """Run one named statement."""
-        if not self.begun:
-            await self._begin()
-        self._settings.observe(name)
-        text, prepare = self._texts[name], self._settings.prepares
-        if many is None:
-            return await self._io.query(text, binding.bound(values), prepare=prepare)
-        if name == "upload_chunk_insert":
-            # Bytes are sent one chunk at a time, to keep each message within the server's limit.
-            for row in many:
-                values = binding.bound({f"c{index}": value for index, value in enumerate(row)})
-                await self._io.query(text, values, prepare=prepare)
-            return [(len(many),)]
-        return await self._io.query(text, binding.columns(many, "c"), prepare=prepare)
-
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose and lease ready jobs in claim order."""
         return await select_ready(self, self._state.scan_positions, request)
@@ -377,23 +322,23 @@ class PostgresTransaction(SqlTransaction):
             "event_count": job.event_count,
         }
         await self._replace_tags(before, job)
-        await self.query("job_payload_write", values)
+        await self.send("job_payload_write", values)
 
     async def update_priority(self, job: JobRow) -> None:
         """Write the priority."""
-        await self.query("ready_backdate")
+        await self.send("ready_backdate")
         await super().update_priority(job)
 
     async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
         """Write fairness keys."""
         if changes:
-            await self.query("ready_backdate")
+            await self.send("ready_backdate")
         await super().update_fair_keys(changes)
 
     async def _write_others(self, decided: Sequence[transitions.Transition]) -> None:
         late_ms = (await self.now()).wall_ms - LATE_MS
         if any(after.state == "ready" and after.due_at_ms < late_ms for _, after, _ in decided):
-            await self.query("ready_backdate")
+            await self.send("ready_backdate")
         rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in decided]
         await self._change_rows("job_transition", rows)
 
@@ -439,10 +384,7 @@ async def run_transaction(
             result = await operation(tx)
             if tx.interrupt is not None:
                 raise tx.interrupt
-            if tx.begun and writes:
-                await commits.commit(settings, io, tx.topics)
-            elif tx.begun:
-                await io.message("commit")
+            await tx.commit()
         except BaseException as error:
             await commits.roll_back(io)
             if not _runs_again(settings, error, failures):
