@@ -60,6 +60,17 @@ def test_integers_of_any_size_keep_their_digits(server: Server) -> None:
     assert str(2**63 + 1) in text_of(operator(server).get(f"/jobs/{job.job.number}"))
 
 
+def test_lanes_show_their_target_age_and_groups_lead_to_their_members(served: Server) -> None:
+    found = fill(served.queue)
+    visitor = operator(served)
+    page = text_of(visitor.get("/flow"))
+    assert "target 2m" in page
+    members = re.search(r'href="/dashboard(/jobs\?q=group[^"]+)">import-7', page)
+    assert members is not None
+    number = served.queue.get(found["member"]).number
+    assert f'href="/dashboard/jobs/{number}"' in text_of(visitor.get(html.unescape(members[1])))
+
+
 def test_long_payloads_are_cut_and_say_so(server: Server) -> None:
     job = server.queue.enqueue("a", "x" * 200_000)
     answer = operator(server).get(f"/jobs/{job.job.number}")

@@ -54,6 +54,7 @@ def fill(queue: Queue, *, hostile: bool = False) -> dict[str, str]:
     queue.schedules.pause("every-minute")
     queue.limits.set("invoices", kinds=["invoice.render"], key="tenant", concurrency=2)
     queue.lanes.set("billing", state="paused")
+    queue.lanes.set("mail", target_age=120)
     found["webhook"] = queue.webhooks.add("https://hooks.example.org/holdfast").webhook.id
     with queue.group("import-7") as group:
         for number in range(3):
