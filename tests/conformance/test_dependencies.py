@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, Deferred, Done, Failed, InvalidInput, Job, JobNotFound, Queue
+from holdfast.domain import limits
 from holdfast.errors import KindRetired, LaneDraining
 from holdfast.types import Enqueued
 from tests.support.assertions import refused
@@ -406,6 +407,16 @@ class TestTrees:
         assert (state(queue, child), state(queue, grandchild)) == ("ready", "dependent")
         finish(queue, child)
         assert state(queue, grandchild) == "ready"
+
+    def test_more_children_than_the_limit_are_refused(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        parent = queue.enqueue("a")
+        children = [queue.enqueue("c", after=[parent.id]) for _ in range(2)]
+        fail(queue, parent)
+        assert [state(queue, child) for child in children] == ["cancelled", "cancelled"]
+        monkeypatch.setattr(limits, "REQUEUE_CHILDREN_MAX", 2)
+        with pytest.raises(Conflict, match="more than 2 jobs"):
+            queue.requeue(parent.id, with_children=True)
+        assert queue.counts() == {"failed": 1, "cancelled": 2}
 
     def test_children_whose_kind_is_retired_stay_cancelled(self, queue: Queue) -> None:
         parent = queue.enqueue("a")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, Done, Failed, InvalidInput, Job, Queue
+from holdfast.domain import limits
 from holdfast.errors import GroupNotFound, LaneDraining, WaitTimeout
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
@@ -260,6 +261,22 @@ class TestOperating:
         fold(queue)
         group = queue.groups.get("g")
         assert (group.state, group.failed, group.done) == ("failed", 1, 1)
+
+    def test_a_look_at_a_group_that_has_ended_changes_nothing(
+        self, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = make(queue, 2, on_end={"kind": "end"}, seal=False)
+        for job_id in ids:
+            end(queue, job_id)
+        queue.groups.cancel("g")  # appends a wake row of the group after those of its members
+        monkeypatch.setattr(limits, "CHUNK", 1)
+        fold(queue)
+        ended = queue.groups.get("g")
+        assert ended.finished
+        clock.advance(10)
+        fold(queue)
+        assert queue.groups.get("g") == ended
+        assert [job.id for job in queue.jobs(kind="end")] == [ON_END]
 
     def test_a_member_requeued_before_its_end_was_counted_is_counted_once(self, queue: Queue) -> None:
         ids = make(queue, 2)

@@ -51,6 +51,7 @@ EXCLUDED_TESTS: dict[str, str] = {
     "test_codec::test_transactions_decode_them_too": JOINS,
     "test_dedupe_for::test_a_call_that_is_rolled_back_keeps_no_key": JOINS,
     "test_dependencies::test_a_rolled_back_enqueue_leaves_nothing": JOINS,
+    "test_dependencies::test_more_children_than_the_limit_are_refused": PATCHES,
     "test_groups::test_a_block_within_a_transaction_commits_with_it": JOINS,
     "test_groups::test_a_member_that_ends_in_a_long_transaction_blocks_nobody": JOINS,
     "test_events::test_a_rolled_back_change_is_not_recorded": JOINS,

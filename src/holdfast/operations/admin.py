@@ -93,13 +93,13 @@ async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None, *, with
     now = await tx.now()
     after = await _requeue(tx, routing, job, now)
     if with_children and routing.has_edges:
-        await _requeue_children(tx, routing, job.seq, now)
+        await _requeue_children(tx, routing, job, now)
     return job_of(after)
 
 
-async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, seq: int, now: clock.Now) -> None:
+async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, first: JobRow, now: clock.Now) -> None:
     """Make the jobs dependent again that were cancelled because of a job, and those cancelled because of them."""
-    parents, kept = [seq], set[int]()
+    parents, kept = [first.seq], set[int]()
     while found := await tx.cancelled_children(parents, limits.CHUNK + len(kept)):
         children = [job for job in await tx.jobs_by_seq(found) if job.seq not in kept and job.state == "cancelled"]
         if not children:
@@ -114,6 +114,9 @@ async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, seq: in
         await tx.reopen_edges(returned, parents)
         await tx.add_wakes("child", returned, now)
         parents += returned
+        if len(parents) > limits.REQUEUE_CHILDREN_MAX:
+            problem = f"more than {limits.REQUEUE_CHILDREN_MAX} jobs depend on it; requeue it alone, then these jobs"
+            raise errors.Conflict(problem, job_id=first.id)
 
 
 async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> results.Requeued:
