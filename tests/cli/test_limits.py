@@ -8,7 +8,7 @@ from tests.cli.conftest import Cli
 
 def test_a_limit_is_set_listed_shown_and_removed(cli: Cli) -> None:
     told = cli.text("limits", "set", "llm", "--kind", "llm.call", "--key", "tenant", "--concurrency", "1")
-    assert told.strip() == "limit llm: 1 at once of llm.call by tenant"
+    assert told.strip() == "limit llm for llm.call by tenant: 1 at once"
     document = cli.json(
         *("limits", "set", "tokens", "--lane", "models", "--rate", "9000", "--per", "1h", "--burst", "100"),
         *("--weight", "tokens", "--key", "tenant+tag:model"),
