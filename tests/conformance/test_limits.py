@@ -406,6 +406,22 @@ class TestClosing:
         finish(queue, probe)
         assert len(drain(queue)) == 3
 
+    def test_it_applies_to_jobs_that_come_later_and_opens_although_none_waits(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.limits.set("api", kinds=["call"], concurrency=5)
+        enqueue(queue, 1)
+        [claim] = queue.claim_many(limit=5)
+        queue.settle(claim, Deferred(after=20, closes=True))
+        queue.claim_many(kinds=["none"])
+        [later] = enqueue(queue, 1)
+        assert queue.claim_many(limit=5) == []
+        queue.cancel(later)
+        clock.advance(seconds=30)
+        finish(queue, queue.claim_many(limit=5))
+        enqueue(queue, 4)
+        assert len(queue.claim_many(limit=5)) == 4
+
     def test_without_a_limit_it_is_a_deferral(self, queue: Queue) -> None:
         enqueue(queue, 2)
         claim = queue.claim()
