@@ -45,7 +45,7 @@ BAD_OUTCOMES: list[tuple[Any, str]] = [
     (Done("x" * (MEBIBYTE - 1)), "result"),
     (Done(follow_ups=[NewJob("")]), "follow_ups[0].kind"),
     (Done(follow_ups=[NewJob("a"), NewJob("a", b"x")]), "follow_ups[1].payload"),
-    (Done(follow_ups=[NewJob("a")] * 1_001), "follow_ups"),
+    (Done(follow_ups=[NewJob("a")] * 10_001), "follow_ups"),
     (Done(follow_ups=None), "follow_ups"),  # type: ignore[arg-type]
     (Failed(5), "message"),  # type: ignore[arg-type]
     (Failed("x", reason="Two Words"), "reason"),
