@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast import Artifact, Done
+from holdfast import Artifact, Done, errors
+from holdfast.client import queue_state
+from holdfast.domain.artifacts import UploadRow
+from holdfast.storage.contract import StoreTransaction
 from tests.support.postgres_schemas import make_empty
 from tests.support.postgres_server import Server
 from tests.support.wire import Wire
@@ -54,3 +57,22 @@ def test_a_request_with_artifacts_and_an_exclusive_worker_takes_few_round_trips(
     assert counted == [4, 7, 5]
     [response] = [one for one in queue.artifacts("second") if one.name == "response"]
     assert response.size == 2
+
+
+@pytest.mark.slow("twenty runs of a transaction, with pauses")
+def test_a_write_that_changes_other_rows_than_expected_is_not_committed(queue: holdfast.Queue) -> None:
+    upload = UploadRow("kept", "default", 0, 0, None, None)
+
+    async def change_a_missing_one(tx: StoreTransaction) -> None:
+        # Begins: what follows waits for the commit.
+        await tx.now()
+        await tx.insert_upload(upload)
+        await tx.update_upload(upload._replace(id="missing"))
+
+    async def read(tx: StoreTransaction) -> dict[str, UploadRow]:
+        return await tx.uploads(["kept"])
+
+    store = queue_state.state_of(queue).store
+    with pytest.raises(errors.StoreBusy, match="upload_write changed 0 of 1 rows"):
+        store.write(change_a_missing_one)
+    assert store.read(read) == {}
