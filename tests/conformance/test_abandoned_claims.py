@@ -16,19 +16,20 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Job, NewJob
+from tests.support.faults import Faults
 from tests.support.stores import Harness
 
 PATIENCE_SECONDS = 60
 
 
-class Strike:
+class Strike(Faults):
     """An observer of the store that acts once, at a given statement."""
 
     def __init__(self, harness: Harness) -> None:
+        super().__init__()
         self.at: str | None = None
         self.act: Callable[[], object] = lambda: None
-        self._faults = harness.faults
-        harness.faults = self  # type: ignore[assignment]
+        harness.faults = self
 
     def calm(self) -> None:
         self.at = None
