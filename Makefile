@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# Three per core, because many tests wait for a lease to expire, a process to start or a disk to sync.
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 3)
+# Four per core, because many tests wait for a lease to expire, a process to start or a disk to sync.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 4)
 # A process runs consecutive tests, which share their module's fixtures, and takes tests from others when it is done.
 PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
 # More arguments for pytest, after all others.
