@@ -206,4 +206,4 @@ def test_nothing_is_sent_without_the_extra(queue: Queue, monkeypatch: pytest.Mon
         [finding] = [one for one in queue.admin.report().findings if one.name == "webhooks"]
 
     assert target.requests == []
-    assert "holdfast[webhooks]" in finding.remedy
+    assert "the extra `webhooks`" in finding.remedy

@@ -889,7 +889,8 @@ end
 $$;
 
 -- Whether a lease has expired after a time up to which none had. If *writes*, first move the times of claims whose leases
--- were extended and delete those of which no job runs, unless another transaction does.
+-- were extended and delete those of which no job runs, unless another transaction does. A transaction that only reads
+-- may not even lock rows.
 create function holdfast.has_expired_1(lease_low bigint, lease_ms bigint, writes boolean) returns boolean
 language plpgsql volatile as
 $$
@@ -897,23 +898,25 @@ declare
     looked record;
     first bigint;
 begin
-    for looked in
-        select l.worker, l.token, l.seqs from holdfast.lease l
-         where writes and l.until_ms > lease_low and l.until_ms <= lease_ms
-         order by l.until_ms
-           for update skip locked
-    loop
-        select min(j.lease_until_ms) into first from holdfast.job j
-         where j.seq = any (looked.seqs) and j.state = 'running' and j.worker = looked.worker
-           and j.lease_token = looked.token;
-        if first is null then
-            delete from holdfast.lease l where l.worker = looked.worker and l.token = looked.token;
-        elsif first > lease_ms then
-            update holdfast.lease l set until_ms = first where l.worker = looked.worker and l.token = looked.token;
-        else
-            return true;
-        end if;
-    end loop;
+    if writes then
+        for looked in
+            select l.worker, l.token, l.seqs from holdfast.lease l
+             where l.until_ms > lease_low and l.until_ms <= lease_ms
+             order by l.until_ms
+               for update skip locked
+        loop
+            select min(j.lease_until_ms) into first from holdfast.job j
+             where j.seq = any (looked.seqs) and j.state = 'running' and j.worker = looked.worker
+               and j.lease_token = looked.token;
+            if first is null then
+                delete from holdfast.lease l where l.worker = looked.worker and l.token = looked.token;
+            elsif first > lease_ms then
+                update holdfast.lease l set until_ms = first where l.worker = looked.worker and l.token = looked.token;
+            else
+                return true;
+            end if;
+        end loop;
+    end if;
     return exists (
         select 1 from holdfast.lease l
          cross join lateral unnest(l.seqs) as u (seq)
