@@ -100,5 +100,6 @@ class Statements:
     def _finish(self) -> None:
         seq, epoch = self._held.pop()
         held = {"seq": seq, "epoch": epoch, "token": _TOKEN, "lease_now": 1, "priority": 0, "event_count": 0}
-        self._cursor.execute(QUERIES["job_done_unchanged"], {**held, "result": self._result, "now": self._now})
+        values = {**held, "gated": False, "result": self._result, "now": self._now}
+        self._cursor.execute(QUERIES["job_done_unchanged"], values)
         self._cursor.execute(QUERIES["events_append_done_one"], {"seq": seq, "at_ms": self._now})
