@@ -59,7 +59,8 @@ def set_(terminal: Terminal, /, name: str, kind: str, payload: str | None, **giv
     options = {option: value for option, value in given.items() if value is not None}
     with terminal.queue(create=True) as queue:
         one = queue.schedules.set(name, kind=kind, payload=params.payload(payload), **options)
-    terminal.report(json_view.schedule(one), f"schedule {one.name} enqueues {one.kind} {_times(one)}{_next(one)}")
+    times = _times(one) if one.cron is None else f"at {_times(one)}"
+    terminal.report(json_view.schedule(one), f"schedule {one.name} enqueues {one.kind} {times}{_next(one)}")
 
 
 def _next(one: Schedule) -> str:

@@ -100,8 +100,9 @@ class HttpNotifier(notifications.Notifier):
         failures = 0
         async with self._new_client() as client:
             while topics := self._topics_or_end(changed):
-                following = asyncio.create_task(self._follow(client, topics))
-                restarting = asyncio.create_task(changed.wait())
+                answered = asyncio.Event()
+                following = asyncio.create_task(self._follow(client, topics, answered))
+                restarting = asyncio.create_task(_each(answered, changed))
                 await asyncio.wait({following, restarting}, return_when=asyncio.FIRST_COMPLETED)
                 for task in (following, restarting):
                     task.cancel()
@@ -124,7 +125,7 @@ class HttpNotifier(notifications.Notifier):
                 self._thread = self._loop = self._changed = None
             return topics
 
-    async def _follow(self, client: httpx2.AsyncClient, topics: set[str]) -> None:
+    async def _follow(self, client: httpx2.AsyncClient, topics: set[str], answered: asyncio.Event) -> None:
         """Wake the listeners of *topics* that the server names, until the stream ends."""
         pairs = {(_PARAMETERS[prefix], name) for prefix, _, name in (topic.partition(":") for topic in topics)}
         if len(pairs) > _PARAMETERS_MAX:
@@ -137,6 +138,7 @@ class HttpNotifier(notifications.Notifier):
             timeout=httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
         )
         response = await client.send(request, stream=True)
+        answered.set()
         try:
             if response.status_code != 200:
                 raise ValueError(f"the server answers with status {response.status_code}")
@@ -151,6 +153,12 @@ class HttpNotifier(notifications.Notifier):
             self.publish(topics)
         elif name == "notified":
             self.publish([topic_of(one) for member, topic_of in _MEMBERS.items() for one in data[member]])
+
+
+async def _each(*events: asyncio.Event) -> None:
+    """Wait for all events, first for an answer: a client cancelled in a TLS handshake leaves its socket open."""
+    for event in events:
+        await event.wait()
 
 
 # --- one notifier for each server and token ------------------------------------------------------------------------
