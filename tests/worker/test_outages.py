@@ -212,7 +212,8 @@ def _frozen(server: Server) -> Iterator[None]:
     try:
         yield
     finally:
-        for process in processes:
+        # The leader last: as soon as it runs, it collects children that had ended, and their numbers are unknown.
+        for process in reversed(processes):
             os.kill(process, signal.SIGCONT)
 
 

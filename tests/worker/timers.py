@@ -21,7 +21,8 @@ class MovableTimer(Timer):
     """
 
     def __init__(self, *, stands_still: bool = False) -> None:
-        self._stands_at = time.monotonic() if stands_still else None
+        # A whole number, so that whole seconds that a test adds are measured exactly.
+        self._stands_at = float(int(time.monotonic())) if stands_still else None
         self._ahead = 0.0
         self._lock = threading.Lock()
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
