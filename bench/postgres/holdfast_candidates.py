@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def main() -> None:
     """Run one of several workers: wait for the start signal, drain, print the number of jobs and the end time."""
     queue = holdfast.connect(sys.argv[1])
     queue.claim(kinds=["nothing of this kind"])
+    gc.collect()
     print("ready", flush=True)  # noqa: T201  # the parent waits for this line
     sys.stdin.readline()
     handled, last, idle = 0, time.monotonic(), 0

@@ -6,6 +6,7 @@ This module runs in the peer's environment, so it imports only the standard libr
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -69,6 +70,7 @@ async def _serve(peer: Peer) -> None:
     }
     while line := await asyncio.to_thread(sys.stdin.readline):
         request = json.loads(line)
+        gc.collect()  # as for the candidates in the process of the bench
         try:
             _write(await scenarios[request["scenario"]](peer, request["count"]))
         except Exception as error:
