@@ -109,8 +109,8 @@ create function holdfast.settle_2(
     clock_ms bigint, lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], results text[],
     started_seqs bigint[], started_epochs integer[], started_tokens text[]
 ) returns table (
-    wall_ms bigint, seq bigint, priority integer, phase text, percent double precision, cancel_requested smallint,
-    event_count integer
+    wall_ms bigint, settled_seqs bigint[], priority integer, phase text, percent double precision,
+    cancel_requested smallint, event_count integer
 ) language plpgsql volatile as
 $$
 #variable_conflict use_column

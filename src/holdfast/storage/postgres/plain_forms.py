@@ -149,7 +149,10 @@ def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sen
 def finished(rows: Rows) -> FinishedJobs:
     """Return what the statement has finished."""
     at_ms = rows[0][0] if rows else 0
-    return FinishedJobs(Now(at_ms, at_ms), {row[1]: (*row[2:], False) for row in rows})
+    jobs: dict[int, tuple[Any, ...]] = {}
+    for _, seqs, *current in rows:
+        jobs |= dict.fromkeys(seqs, (*current, False))
+    return FinishedJobs(Now(at_ms, at_ms), jobs)
 
 
 # --- heartbeat -----------------------------------------------------------------------------------------------------

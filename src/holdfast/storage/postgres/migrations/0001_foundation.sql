@@ -538,6 +538,7 @@ create table holdfast.lease (
     primary key (token, worker)
 ) with (
     fillfactor = 85,
+    toast_tuple_target = 8160, -- compressing the numbers takes longer than writing them
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
@@ -554,7 +555,7 @@ create table holdfast.ended (
     seqs           bigint[] not null,
     event_counts   integer[] not null,
     primary key (state, finished_at_ms, number)
-);
+) with (toast_tuple_target = 8160);
 
 -- The tags of jobs, for filters. Jobs without tags have no rows.
 create table holdfast.tag (
@@ -824,9 +825,12 @@ create table holdfast.event (
     job_ids        text[] not null,
     primary key (xid, event)
 ) with (
+    toast_tuple_target = 8160,
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.1
 );
+-- Compressing the ids would take longer than writing them.
+alter table holdfast.event alter column job_ids set storage external;
 
 -- Counts changes that make jobs ready whose due time has long passed, so that claims skip no such job. A transaction
 -- counts before it writes, when it has its number.
@@ -998,13 +1002,13 @@ end
 $$;
 
 -- Finish jobs as done whose leases are held, with their events and wake rows, and acknowledge claims; roll back if a
--- lease is lost.
+-- lease is lost. Jobs that differ only in their number are one row.
 create function holdfast.settle_1(
     clock_ms bigint, lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], results text[],
     started_seqs bigint[], started_epochs integer[], started_tokens text[]
 ) returns table (
-    wall_ms bigint, seq bigint, priority integer, phase text, percent double precision, cancel_requested smallint,
-    event_count integer
+    wall_ms bigint, settled_seqs bigint[], priority integer, phase text, percent double precision,
+    cancel_requested smallint, event_count integer
 ) language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
@@ -1012,12 +1016,12 @@ $$
 #variable_conflict use_column
 declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
-    finished integer;
+    finished integer := 0;
 begin
     if current_setting('holdfast_plain.form', true) = 'off' then
         return;
     end if;
-    return query
+    for wall_ms, settled_seqs, priority, phase, percent, cancel_requested, event_count in
     with ended as (
         update holdfast.job j
            set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
@@ -1054,8 +1058,13 @@ begin
         union all
         select distinct now_ms, 'gate', e.gate from ended e where e.gate is not null
     )
-    select now_ms, e.seq, e.priority, e.phase, e.percent, e.cancel_requested, e.event_count from ended e;
-    get diagnostics finished = row_count;
+    select now_ms, array_agg(e.seq), e.priority, e.phase, e.percent, e.cancel_requested, e.event_count
+      from ended e
+     group by e.priority, e.phase, e.percent, e.cancel_requested, e.event_count
+    loop
+        finished := finished + cardinality(settled_seqs);
+        return next;
+    end loop;
     if finished <> cardinality(seqs) then
         raise exception 'a lease is lost' using errcode = 'HF001';
     end if;

@@ -193,7 +193,7 @@ select holdfast.plain_hold_1(%(version)s);
 
 -- name: plain_settle
 -- Finish jobs as done whose leases are held, and acknowledge claims.
-select wall_ms, seq, priority, phase, percent, cancel_requested, event_count
+select wall_ms, settled_seqs, priority, phase, percent, cancel_requested, event_count
   from holdfast.settle_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(seqs)s, %(epochs)s, %(tokens)s, %(results)s,
     %(started_seqs)s, %(started_epochs)s, %(started_tokens)s
