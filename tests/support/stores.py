@@ -53,7 +53,7 @@ class Harness:
         self.faults = Faults()
         self._in_memory = engine == "sqlite-memory"
         self._path = ":memory:" if self._in_memory else str(folder / "jobs.db")
-        self._on_server = engine == "postgres"
+        self.on_server = engine == "postgres"
         self._schema: str | None = None
         self._opened: list[holdfast.Queue] = []
 
@@ -102,7 +102,7 @@ class Harness:
         self._opened.clear()
 
     def _store(self) -> Store:
-        if not self._on_server:
+        if not self.on_server:
             if not self._in_memory and not Path(self._path).exists():
                 Path(self._path).write_bytes(migrated_file())
             return SqliteStore(self._path, clock=self.clock, observe=self.faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from holdfast.worker.claim_ahead import AHEAD_MAX, HORIZON_SECONDS, ClaimAhead
+from holdfast.worker.claim_ahead import BATCH_MAX, HORIZON_SECONDS, ClaimAhead
 
 SHORT = st.floats(0, HORIZON_SECONDS, exclude_max=True)
 LONG = st.floats(HORIZON_SECONDS, 3600)
@@ -25,7 +25,7 @@ def test_nothing_is_claimed_ahead_before_several_handlers_have_ended() -> None:
 
 def test_the_limit_is_reached_within_a_few_claims_if_handlers_are_short() -> None:
     ahead, claims, running = ClaimAhead(), 0, 8
-    while ahead.count(8) < AHEAD_MAX:
+    while ahead.count(8) < 2 * BATCH_MAX:
         ahead.ended([0.00001] * running)
         running, claims = 8 + ahead.count(8), claims + 1
 
@@ -57,6 +57,6 @@ def test_nothing_is_claimed_ahead_while_all_handlers_are_long(seconds: list[floa
 def test_the_number_is_never_above_its_limits(batches: list[list[float]], slots: int) -> None:
     ahead = after(*batches)
 
-    assert 0 <= ahead.count(slots) <= min(AHEAD_MAX, 4 * sum(map(len, batches)))
+    assert 0 <= ahead.count(slots) <= min(2 * BATCH_MAX, 4 * sum(map(len, batches)))
     ahead.start_over()
     assert ahead.count(slots) == 0

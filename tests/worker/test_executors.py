@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Job, NewJob, Queue
+from holdfast import AsyncQueue, Job, NewJob, Queue
+from holdfast.domain.claims import SettledAndClaimed
 from holdfast.domain.job import row_of
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
@@ -164,6 +165,35 @@ def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Ha
         assert queue.get(ahead).state == "running"
         second.open.set()
         assert wait_finished(queue, ahead).state == "done"
+
+
+def test_a_second_call_claims_while_the_first_is_in_flight_if_the_store_can_do_both(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, original = harness.open(), AsyncQueue.settle_and_claim
+    in_flight, most = 0, 0
+    settled: Counter[str] = Counter()
+
+    async def observed(self: AsyncQueue, settlements: Any, **options: Any) -> SettledAndClaimed:
+        nonlocal in_flight, most
+        settled.update(claim.job.id for claim, _ in settlements)
+        in_flight += 1
+        most = max(most, in_flight)
+        try:
+            return await original(self, settlements, **options)
+        finally:
+            in_flight -= 1
+
+    monkeypatch.setattr(AsyncQueue, "settle_and_claim", observed)
+    gate = Gate(queue)
+    gate.declare("work", awaited=True)
+    enqueued = gate.enqueue("work", *["short"] * 4_000)
+    with running_worker(queue, concurrency=8) as running:
+        wait_until(lambda: running.worker.status().ended.get("done") == len(enqueued))
+
+    assert most == (2 if harness.on_server else 1)
+    assert settled == Counter(enqueued)
+    assert len(gate.ran) == len(enqueued)
 
 
 def renewed(queue: Queue, job_id: str, before: datetime | None) -> datetime | None:

@@ -5,8 +5,6 @@ from typing import Final
 
 HORIZON_SECONDS: Final = 0.02
 """If handlers take less time than this on average, the worker claims enough jobs ahead to cover this time."""
-AHEAD_MAX: Final = 1_000
-"""Twice the size of a batch: one is claimed, in another thread, while the other runs."""
 BATCH_MAX: Final = 500
 """How many jobs one call claims, unless there are more slots."""
 # After how many handlers jobs are claimed ahead, and how many for each of them. Fewer jobs than that are claimed one
@@ -20,10 +18,13 @@ class ClaimAhead:
     """Knows how long the handlers of one worker run; used in its event loop.
 
     A worker whose handlers turn out to be short reaches the limit within a few claims. A handler of half a second
-    ends claiming ahead until others have been short again.
+    ends claiming ahead until others have been short again. At most one batch runs while one is claimed by each of
+    the calls that may be in flight.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: int = 1) -> None:
+        self.jobs_max = (calls + 1) * BATCH_MAX
+        """How many jobs are claimed ahead at most."""
         self._average_seconds = 0.0
         self._seen = 0
         """How many handlers have ended since the start, or since jobs waited behind long ones."""
@@ -46,4 +47,4 @@ class ClaimAhead:
         if self._seen < _SEEN_MIN or self._average_seconds >= HORIZON_SECONDS:
             return 0
         covering = int(slots * HORIZON_SECONDS / max(self._average_seconds, 1e-5))
-        return min(covering, _GROWTH * self._seen, AHEAD_MAX)
+        return min(covering, _GROWTH * self._seen, self.jobs_max)

@@ -30,6 +30,8 @@ class HeldAttempts:
         self._held: dict[RunningAttempt, None] = {}
         self._to_settle: dict[RunningAttempt, None] = {}
         """Those that are decided."""
+        self._settling: set[RunningAttempt] = set()
+        """Those of them that calls in flight settle."""
         self._unacknowledged: dict[RunningAttempt, None] = {}
         """Those whose claims are not acknowledged yet."""
 
@@ -97,7 +99,13 @@ class HeldAttempts:
 
     def to_settle(self) -> list[RunningAttempt]:
         """Return decided attempts, as many as one call can settle; they stay here until they have ended."""
-        return list(islice(self._to_settle, limits.SETTLE_MANY_MAX))
+        settling = self._settling
+        left = (attempt for attempt in self._to_settle if attempt not in settling) if settling else self._to_settle
+        return list(islice(left, limits.SETTLE_MANY_MAX))
+
+    def settling(self, attempts: Iterable[RunningAttempt]) -> None:
+        """Record that a call settles *attempts*."""
+        self._settling.update(attempts)
 
     def settled(self, attempts: Sequence[RunningAttempt], settlements: Sequence[claims.Settlement]) -> None:
         """Record the store's answers to the settlements of *attempts*."""
@@ -105,6 +113,7 @@ class HeldAttempts:
         done: list[RunningAttempt] = []
         # Most attempts succeed: they are counted together if nothing else is to be done for each of them.
         quiet = not self._middleware and not job_logs.logs_success()
+        self._settling.difference_update(attempts)
         for attempt, settlement in zip(attempts, settlements, strict=True):
             if settlement.error is None:
                 if quiet and isinstance(attempt.outcome, outcomes.Done):
@@ -150,6 +159,7 @@ class HeldAttempts:
             return False
         del self._held[attempt]
         self._to_settle.pop(attempt, None)
+        self._settling.discard(attempt)
         self._unacknowledged.pop(attempt, None)
         return True
 

@@ -53,7 +53,8 @@ class WorkerLoop:
     """Claims jobs, starts attempts and settles them.
 
     It runs in one event loop, as the only reader of *event_queue*: what happens in other threads reaches it only as
-    events. Calls that settle and claim run in a task beside it, one after the other: the *exchange*.
+    events. A call that settles and claims, an *exchange*, runs in a task beside it. If there are many short jobs and
+    the store can do two such calls at once, a second one begins before the first has ended.
     """
 
     def __init__(
@@ -88,14 +89,18 @@ class WorkerLoop:
         """Created when the first attempt has to be isolated."""
         self._turns: SessionTurns | None = None
         """Created when the first session task is declared."""
-        self._exchange: asyncio.Task[None] | None = None
+        self._exchanges: dict[asyncio.Task[None], int] = {}
+        """The calls in flight, each with the number of jobs that it may claim."""
+        self._exchanges_max = 1 if settings.store.writes_in_order else 2
+        self._found_all = False
+        """Whether the last claim found as many jobs as requested."""
         self._retrying = RetryState("claims and settlements", timer)
         self._retry_waits = RetryWaits(timer)
         self._busy = 0
         """The number of attempts that run or wait for a slot."""
         self._next_claim_at = 0.0
         """When to claim next if no notification comes before."""
-        self._ahead = claim_ahead.ClaimAhead()
+        self._ahead = claim_ahead.ClaimAhead(self._exchanges_max)
 
     # --- parts that not every worker needs -------------------------------------------------------------------------
 
@@ -141,12 +146,13 @@ class WorkerLoop:
                 self._handle_due()
                 if self._is_over():
                     break
-                self._start_exchange()
+                while self._start_exchange():
+                    pass
                 await self._wait()
         finally:
-            if self._exchange is not None:
-                self._exchange.cancel()
-                await self.shutdown.end_within(1.5, self._exchange)
+            for exchange in list(self._exchanges):
+                exchange.cancel()
+                await self.shutdown.end_within(1.5, exchange)
             await self.shutdown.end_within(1.5, asyncio.ensure_future(self._close()))
 
     def _start_parts(self) -> None:
@@ -154,12 +160,12 @@ class WorkerLoop:
         self._serve_sessions()
         if any(map(self._settings.isolation.isolates, self._settings.tasks_served())):
             # Nothing is claimed before the fork server has found the tasks.
-            self._run_exchange(self._isolation().start())
+            self._run_exchange(self._isolation().start(), 0)
 
     def _is_over(self) -> bool:
         if self.shutdown.phase is Phase.OVER:
             return True
-        return self.shutdown.phase is not Phase.RUNNING and not self.held and self._exchange is None
+        return self.shutdown.phase is not Phase.RUNNING and not self.held and not self._exchanges
 
     async def _close(self) -> None:
         if self._dispatcher is not None:
@@ -174,7 +180,7 @@ class WorkerLoop:
 
     async def _wait(self) -> None:
         """Wait for an event, or until something is due; then collect further ended attempts."""
-        exchanging = self._exchange is not None
+        exchanging = bool(self._exchanges)
         try:
             # An attempt that ends during an exchange is settled by the next one.
             await self._events.wait(self._seconds_until_due(), urgent_only=exchanging)
@@ -188,7 +194,7 @@ class WorkerLoop:
     def _seconds_until_due(self) -> float:
         now = self._timer.monotonic()
         until = min(now + _POLL_SECONDS, self.shutdown.phase_ends_at)
-        if self._exchange is None and self._room():
+        if not self._exchanges and self._room():
             if self._subscription.jobs is not None:
                 until = min(until, self._next_claim_at)
             if self._turns is not None:
@@ -263,14 +269,13 @@ class WorkerLoop:
             self._affinities.release(attempt)
 
     def _exchange_ended(self) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is None:
-            return
-        if not exchange.cancelled():
-            exchange.result()
-        else:
-            # The event loop is being closed.
-            self._stop(once=True)
+        for exchange in [one for one in self._exchanges if one.done()]:
+            del self._exchanges[exchange]
+            if not exchange.cancelled():
+                exchange.result()
+            else:
+                # The event loop is being closed.
+                self._stop(once=True)
 
     # --- what is due -----------------------------------------------------------------------------------------------
 
@@ -353,33 +358,51 @@ class WorkerLoop:
 
     # --- the exchange with the store -------------------------------------------------------------------------------
 
-    def _start_exchange(self) -> None:
-        """Settle what has ended and claim for free slots, if there is something to do and no exchange runs."""
-        if self._exchange is not None:
-            return
-        ended, room = self.held.to_settle(), self._room()
+    def _start_exchange(self) -> bool:
+        """Settle what has ended and claim for free slots, if there is something to do; return whether there was."""
+        room = self._room()
+        overlaps = bool(self._exchanges)
+        if overlaps and not self._may_overlap(room):
+            return False
+        ended = self.held.to_settle()
         job_room = room if self._subscription.jobs is not None else 0
-        claim_jobs = job_room > 0 and self._timer.monotonic() >= self._next_claim_at
+        claim_jobs = job_room > 0 and (overlaps or self._timer.monotonic() >= self._next_claim_at)
         turns: list[Turn] = []
         turn_slots, lost_turns = 0, False
         if self._turns is not None:
             ended, turns = self._turns.separate(ended)
             turn_slots = self._turns.share(room, jobs_wait=claim_jobs)
             lost_turns = self._turns.has_entries_to_release
-        if ended or claim_jobs or turns or turn_slots or lost_turns:
-            job_room = max(0, job_room - turn_slots) if ended or claim_jobs else 0
-            self._run_exchange(self._call_store(ended, job_room, turns, turn_slots))
+        if not (ended or claim_jobs or turns or turn_slots or lost_turns):
+            return False
+        job_room = max(0, job_room - turn_slots) if ended or claim_jobs else 0
+        self.held.settling(ended)
+        self._run_exchange(self._call_store(ended, job_room, turns, turn_slots), job_room)
+        return True
 
-    def _run_exchange(self, calls: Coroutine[Any, Any, None]) -> None:
+    def _may_overlap(self, room: int) -> bool:
+        """Whether a further exchange may begin: a batch is wanted, and the last claim found all that it requested."""
+        return (
+            len(self._exchanges) < self._exchanges_max
+            and self._found_all
+            and room >= claim_ahead.BATCH_MAX
+            and self._turns is None
+            and self._affinities is None
+            and self._dispatcher is None
+        )
+
+    def _run_exchange(self, calls: Coroutine[Any, Any, None], room: int) -> None:
         self._retry_waits.call_begins()
-        self._exchange = asyncio.ensure_future(calls)
-        self._exchange.add_done_callback(lambda _exchange: self._events.put(events.ExchangeEnded()))
+        exchange = asyncio.ensure_future(calls)
+        self._exchanges[exchange] = room
+        exchange.add_done_callback(lambda _exchange: self._events.put(events.ExchangeEnded()))
 
     def _room(self) -> int:
         """Return how many more jobs this worker should claim."""
         if not self._claims_jobs or (self._dispatcher is not None and self._dispatcher.paused):
             return 0
-        wanted = self._concurrency + self._ahead.count(self._concurrency) - self._busy
+        expected = self._busy + sum(self._exchanges.values())
+        wanted = self._concurrency + self._ahead.count(self._concurrency) - expected
         # One call claims a limited number of jobs; the next call claims more.
         return max(0, min(wanted, max(self._concurrency, claim_ahead.BATCH_MAX)))
 
@@ -410,6 +433,7 @@ class WorkerLoop:
                 limit = room if unknown or self._claims_jobs else 0
                 settlements, claims = await self._send(ended, limit, token)
             except errors.Unavailable as error:
+                self._found_all = False
                 await self._retry_waits.wait(self._retrying.failed(error))
                 ended = self.held.drop_expired(ended, self._timer.monotonic())
                 unknown = unknown or isinstance(error, errors.OutcomeUnknown)
@@ -421,6 +445,7 @@ class WorkerLoop:
                 log.error("an outcome was refused: %s", error)
             else:
                 self._retrying.succeeded()
+                self._found_all = len(claims) == room
                 self.held.settled(ended, settlements)
                 self._start_claims(claims, sent_at)
                 pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
@@ -462,7 +487,9 @@ class WorkerLoop:
 
     def _free_slots(self) -> int:
         """Return how many of the jobs claimed next can start at once; 0 if affinities may have to be loaded first."""
-        return 0 if self._affinities is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
+        if self._affinities is not None or len(self._exchanges) > 1:
+            return 0
+        return max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
     # --- starting attempts -----------------------------------------------------------------------------------------
 
