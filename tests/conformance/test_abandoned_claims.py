@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -131,6 +134,52 @@ class TestInterrupted:
                 again()
         assert queue.settle(held, Done()).state == "done"
         assert queue.sessions.renew(lease).generation == lease.generation
+
+
+class Interrupter:
+    """Raises `KeyboardInterrupt` before the nth line that the call runs in the store."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.at = ""
+
+    def __enter__(self) -> Interrupter:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("holdfast.storage.", "holdfast.operations.")) or self.left <= 0:
+            return None
+        if frame.f_code.co_name == "__exit__" and name.endswith(".runners"):
+            return None  # the call has returned
+        if event == "line":
+            self.left -= 1
+            if not self.left:
+                self.at = f"{name}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines
+@pytest.mark.slow("a call is interrupted at each of its lines")
+@pytest.mark.parametrize("call", [claim, lambda queue: queue.sessions.claim_next(worker="w")])
+def test_a_call_that_is_interrupted_at_any_line_leaves_no_lease(harness: Harness, call: Any) -> None:
+    queue, other = harness.open(), harness.open()
+    queue.enqueue_many(JOBS)
+    for line in count(1):
+        with contextlib.suppress(KeyboardInterrupt), Interrupter(line) as interrupter:
+            claimed = call(queue)
+        if interrupter.left > 0:
+            break
+        running = [job.kind for job in other.jobs(state="running").jobs]
+        assert not running, f"interrupted at {interrupter.at}"
+    assert line > 50
+    assert claimed
+    gc.collect()  # connections of calls that were interrupted as they got them
 
 
 class TestCancelled:

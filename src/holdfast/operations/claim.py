@@ -9,6 +9,7 @@ from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, ch
 from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
+from holdfast.domain.session_claims import SessionRequest
 from holdfast.operations import gates, lease, maintenance, sessions, settle
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.storage import notifications
@@ -120,13 +121,24 @@ async def _find_held(tx: StoreTransaction, request: ClaimRequest, claimer: Claim
     return [Claim(job_of(job), request.lease_ms, repeated=request.resent) for job in held]
 
 
-async def undo_settle_and_claim(tx: StoreTransaction, both: tuple[list[Settlement], list[Claim]]) -> None:
+async def undo_settle_and_claim(
+    tx: StoreTransaction, both: tuple[list[Settlement], list[Claim]] | None, request: ClaimRequest
+) -> None:
     """Release the jobs that a settle-and-claim has leased; its settlements stay."""
-    await undo_claims(tx, both[1])
+    await undo_claims(tx, None if both is None else both[1], request)
 
 
-async def undo_claims(tx: StoreTransaction, claims: Sequence[Claim]) -> None:
-    """Release the jobs that this call has leased, not those that it found held already."""
+async def undo_claims(
+    tx: StoreTransaction, claims: Sequence[Claim] | None, request: ClaimRequest | SessionRequest
+) -> None:
+    """Release the jobs that this call has leased, not those that it found held already.
+
+    If the claims are not known, release what is leased under the token of the request, unless the caller has chosen
+    it: then an earlier call may have leased it, and the caller can repeat the claim.
+    """
+    if claims is None:
+        held = [] if request.resent else await tx.jobs_held(request.worker, request.lease_token)
+        claims = [Claim(job_of(job), request.lease_ms) for job in held]
     leased = [claim for claim in claims if not claim.repeated]
     if not leased:
         return

@@ -303,10 +303,15 @@ async def _lease(
     return _claim(session.name, session.tenant, request, claim.fence, leased)
 
 
-async def undo_session_claim(tx: StoreTransaction, claim: session_claims.SessionClaim | None) -> None:
+async def undo_session_claim(
+    tx: StoreTransaction, claim: session_claims.SessionClaim | None, request: session_claims.SessionRequest
+) -> None:
     """Release the entries that this call has leased, not those that it found held already."""
-    if claim is not None and not claim.repeated:
-        await undo_claims(tx, claim.claims)
+    if claim is None and request.turn is None:
+        # None were leased, or the result was lost. A turn that was to be extended keeps its entries.
+        await undo_claims(tx, None, request)
+    elif claim is not None and not claim.repeated:
+        await undo_claims(tx, claim.claims, request)
 
 
 def _claim(

@@ -41,9 +41,11 @@ async def open_session(tx: StoreTransaction, opening: session_claims.Opening) ->
     return replace(session_claims.lease_of(opened, opening.lease_ms), repeated=opened is session)
 
 
-async def undo_open_session(tx: StoreTransaction, lease: session_claims.SessionLease) -> None:
-    """Close the session, unless an earlier call opened it."""
-    if not lease.repeated:
+async def undo_open_session(
+    tx: StoreTransaction, lease: session_claims.SessionLease | None, _request: object
+) -> None:
+    """Close the session, unless an earlier call opened it or none did."""
+    if lease is not None and not lease.repeated:
         # Another owner may have taken over the session since.
         with suppress(errors.LeaseLost):
             await close_session(tx, lease)

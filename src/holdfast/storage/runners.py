@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
-Undo: TypeAlias = Callable[[StoreTransaction, T], Coroutine[Any, Any, None]]
-"""An operation that releases the leases of a result."""
+Undo: TypeAlias = Callable[[StoreTransaction, T | None, Any], Coroutine[Any, Any, None]]
+"""An operation that releases the leases of a result, or of a request whose result was lost with an interrupt."""
 
 # How long a cancelled caller waits for the undo, which then continues in the background.
 _WAIT_SECONDS: Final = 1.0
@@ -58,9 +58,10 @@ class WithdrawnError(Exception):
 class UndoableWrite(Generic[T]):
     """One write, whether it has begun, and its result, even if the caller never receives it."""
 
-    def __init__(self, operation: store.Operation[T], undo: Undo[T]) -> None:
+    def __init__(self, operation: store.Operation[T], undo: Undo[T], request: object) -> None:
         self._operation = operation
         self._undo = undo
+        self._request = request
         self._decision: dict[str, bool] = {}
         self._abandoned = False
         self._results: list[T] = []
@@ -82,8 +83,8 @@ class UndoableWrite(Generic[T]):
 
     async def _run_undo(self, tx: StoreTransaction) -> None:
         """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""
-        for result in self._results:
-            await self._undo(tx, result)
+        # A plain form commits before its result is here: an interrupt may come in between.
+        await self._undo(tx, self._results[0] if self._results else None, self._request)
 
     # --- sync ------------------------------------------------------------------------------------------------------
 
@@ -277,11 +278,14 @@ class SyncLeasing:
         self._newest: UndoableWrite[Any] | None = None
 
     def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function*, which leases, in one write transaction; *undo* releases what it has leased."""
+        """Run *function*, which leases, in one write transaction; *undo* releases what it has leased.
+
+        The last argument is the request.
+        """
         if self._target.translate is not None:
             translated = self._target.translate(function)
             return self._target.write(lambda tx: translated(tx, *args, **kwargs))  # type: ignore[no-any-return]
-        write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo)
+        write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo, args[-1])
         self._newest = write
         return self._target.write(write.run)
 
@@ -307,7 +311,7 @@ class AsyncLeasing:
             translated = self._target.translate(function)
             return await self._target.write_async(lambda tx: translated(tx, *args, **kwargs))
         # Only an await can be cancelled, and the call awaits nothing after the lease.
-        return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo).run_async(self._target)
+        return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo, args[-1]).run_async(self._target)
 
     def __enter__(self) -> AsyncLeasing:
         return self

@@ -16,7 +16,7 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import fetch, send
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 
@@ -131,9 +131,20 @@ class SyncIO:
         replies: list[list[PGresult]] = []
         try:
             self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
-        except BaseException as error:  # the driver reads all replies before it raises an interrupt
+        except BaseException as error:  # the driver reads all replies before it raises an interrupt of its wait
+            if not isinstance(error, psycopg.Error):
+                self._end_exchange()
             return _ran_alone(self.connection, replies, error)
         return _ran_alone(self.connection, replies)
+
+    def _end_exchange(self) -> None:
+        """Wait until the server has ended the transactions of an interrupted exchange.
+
+        So nothing is still in flight when the caller looks for what they have done.
+        """
+        pgconn: PGconn = self.connection.pgconn
+        if pgconn.status != ConnStatus.BAD and pgconn.pipeline_status != PipelineStatus.OFF:
+            self.connection.wait(_drained(pgconn))
 
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
@@ -283,6 +294,17 @@ def _exchange_alone(
     pgconn.exit_pipeline_mode()
     if not any(map(_error_of, replies)):
         names.update(new)
+
+
+def _drained(pgconn: PGconn) -> PQGen[None]:
+    """Read all replies of an exchange that was interrupted at any point."""
+    # Perhaps the interrupt came before the statements were sent, or before this: one more does no harm.
+    pgconn.pipeline_sync()
+    yield from send(pgconn)
+    while pgconn.status != ConnStatus.BAD:
+        if (yield from fetch(pgconn)) is None and pgconn.transaction_status != TransactionStatus.ACTIVE:
+            pgconn.exit_pipeline_mode()
+            return
 
 
 def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
