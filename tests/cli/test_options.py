@@ -211,3 +211,8 @@ def test_an_argument_that_is_missing_names_both_options(cli: Cli) -> None:
     assert "--kind: must be given, or --lane:" in cli.refusal("limits", "set", "llm", code=2)
     assert "--concurrency: must be given, or --rate" in cli.refusal("limits", "set", "llm", "--kind", "a", code=2)
     assert "--cron: must be given, or --every," in cli.refusal("schedules", "set", "a", "b", code=2)
+
+
+def test_a_path_that_cannot_be_looked_up_is_an_error_without_a_traceback(cli: Cli) -> None:
+    refusal = cli.refusal("--url", "a" * 300, "stats", code=3)
+    assert "cannot be opened (File name too long)" in refusal

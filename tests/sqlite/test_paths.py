@@ -15,7 +15,7 @@ import holdfast
 from holdfast import InvalidInput
 from holdfast.client.connect import queue_on, store_at
 from holdfast.client.queue_state import state_of
-from holdfast.errors import StoreUnreachable, UnsupportedStore
+from holdfast.errors import ReadOnlyStore, StoreUnreachable, UnsupportedStore
 from holdfast.storage.sqlite import connection
 
 
@@ -225,3 +225,31 @@ class TestTheEnvironment:
         monkeypatch.delenv("HOLDFAST_URL", raising=False)
         with pytest.raises(holdfast.Misconfigured, match="set HOLDFAST_URL"):
             connect()
+
+
+@pytest.mark.parametrize(
+    ("denied", "says"),
+    [
+        (
+            lambda path, mode: path.name == "jobs.db" and mode == os.W_OK,
+            "can be read but not written; check its owner",
+        ),
+        (lambda path, _mode: path.name == "jobs.db", "cannot be read or written; check its owner"),
+        (lambda path, _mode: path.is_dir(), "cannot be written: .* permissions of the folder"),
+    ],
+)
+def test_a_file_that_may_not_be_written_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, denied: Callable[[Path, int], bool], says: str
+) -> None:
+    path = tmp_path / "jobs.db"
+    with holdfast.connect(str(path)) as queue:
+        queue.migrate()
+    monkeypatch.setattr(os, "access", lambda path, mode: not denied(Path(path), mode))
+    with pytest.raises(ReadOnlyStore, match=rf"jobs\.db' {says}"), holdfast.connect(str(path)) as queue:
+        queue.enqueue("mail")
+
+
+def test_a_file_that_cannot_be_created_names_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ReadOnlyStore, match="cannot be created; check the permissions of the folder"):
+        holdfast.connect(str(tmp_path / "jobs.db")).enqueue("mail")

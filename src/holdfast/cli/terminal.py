@@ -186,7 +186,11 @@ class Terminal:
 
     def _check_exists(self) -> None:
         path = sqlite_path(self.url)
-        if path is not None and not path.exists():
+        try:
+            missing = path is not None and not path.exists()
+        except OSError:  # a folder may not be searched: opening the queue tells that
+            return
+        if path is not None and missing:
             beside = sorted(lock.name.removesuffix("-holdfast") for lock in path.parent.glob("*-holdfast"))
             found = f"; in the same folder there is {', '.join(beside[:3])}" if beside else ""
             raise errors.CommandError(

@@ -155,10 +155,7 @@ class SqliteConnector:
         It waits only `CHECK_SECONDS` for a lock of another program; the caller repeats the call.
         """
         self._check_location()
-        if not self._writable():
-            raise errors.ReadOnlyStore(
-                "the file can be read but not written; check its permissions and those of its folder"
-            )
+        self._refuse_read_only()
         connection = self._connect(self.path, busy_seconds=lock_file.CHECK_SECONDS)
         try:
             self._refuse_foreign(connection)
@@ -220,10 +217,7 @@ class SqliteConnector:
         It waits only `CHECK_SECONDS` for a lock of another program; the caller repeats the call.
         """
         self._check_location()
-        if not self._writable():
-            raise errors.ReadOnlyStore(
-                "the file can be read but not written; check its permissions and those of its folder"
-            )
+        self._refuse_read_only()
         try:
             try:
                 return lock_file.LockFile(self.path, create=False)
@@ -315,6 +309,18 @@ class SqliteConnector:
 
     def _exists(self) -> bool:
         return Path(self.path).exists()
+
+    def _refuse_read_only(self) -> None:
+        """Raise if the permissions of the file or its folder do not allow to write."""
+        if self._writable():
+            return
+        check = f"check the permissions of the folder {str(Path(self.path).parent)!r}"
+        if not self._exists():
+            raise errors.ReadOnlyStore(f"{self.path!r} cannot be created; {check}")
+        if os.access(self.path, os.W_OK):
+            raise errors.ReadOnlyStore(f"{self.path!r} cannot be written: SQLite needs files beside it; {check}")
+        may = "can be read but not written" if os.access(self.path, os.R_OK) else "cannot be read or written"
+        raise errors.ReadOnlyStore(f"{self.path!r} {may}; check its owner and its permissions")
 
     def _writable(self) -> bool:
         if self.in_memory:
