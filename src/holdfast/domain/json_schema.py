@@ -119,8 +119,12 @@ class _Check:
         if others is False and (unknown := value.keys() - properties.keys()):
             return Problem(f".{min(unknown)}", "is not known")
         names = schema.get("propertyNames", True)
+        if not properties and others is True and names is True:
+            return None
         for name, item in value.items():
-            problem = self.find(names, name) or self.find(properties.get(name, others), item)
+            problem = None if names is True else self.find(names, name)
+            if problem is None:
+                problem = self.find(properties.get(name, others), item)
             if problem is not None:
                 return Problem(f".{name}{problem.path}", problem.text)
         return None

@@ -137,8 +137,8 @@ def settle(job: JobRow, fence: JobFence, checked: outcomes.CheckedOutcome, now: 
     return transition._replace(before=job)
 
 
-def succeed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now) -> Transition:
-    """Return *job* done, after its lease has been checked."""
+def succeed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now, events_counted: int = 0) -> Transition:
+    """Return *job* done, after its lease has been checked, with as many events more as are counted already."""
     after = job._replace(
         state="done",
         outcome="done",
@@ -148,6 +148,7 @@ def succeed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now) -> Transiti
         lease_until_ms=None,
         suspect=0,
         unacknowledged=0,
+        event_count=job.event_count + events_counted,
     )
     # Clear the failure of an earlier attempt, which would be counted among the failures.
     return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
@@ -167,8 +168,7 @@ def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: outcomes.Check
     before = (*current[:-1], current[-1] - 1)
     if before != _current(claimed):
         claimed = claimed._replace(**dict(zip(_CURRENT, before, strict=True)))
-    transition = succeed(claimed, checked, now)
-    return transition._replace(after=transition.after.counting_event())
+    return succeed(claimed, checked, now, events_counted=1)
 
 
 class SucceededRow(LazyRow):

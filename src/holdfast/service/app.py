@@ -134,10 +134,15 @@ class _Routes:
             await mounted(scope, receive, send)
             return
         values: list[str] = []
-        found = _find(self._tree, scope["path"].split("/"), 0, values)
+        parts = scope["path"].split("/")
+        found = _find_first(self._tree, parts, values)
+        if found is None:
+            values.clear()
+            found = _find(self._tree, parts, 0, values)
+            values.reverse()
         if found is None or found.app is None:
             raise problems.ProblemError(404, "not_found", "no such path; /openapi.json lists them")
-        scope["path_params"] = dict(zip(found.names, reversed(values), strict=True))
+        scope["path_params"] = dict(zip(found.names, values, strict=True))
         await found.app(scope, receive, send)
 
 
@@ -148,6 +153,19 @@ class _Node:
         self.children: dict[str, _Node] = {}
         self.names: list[str] = []
         self.app: _Path | None = None
+
+
+def _find_first(node: _Node, parts: Sequence[str], values: list[str]) -> _Node | None:
+    """Return what `_find` does if a name or else a parameter leads there at each part, as in nearly all requests."""
+    for part in parts:
+        child = node.children.get(part)
+        if child is None or part == "{}":
+            child = node.children.get("{}")
+            if child is None or not part:
+                return None
+            values.append(part)
+        node = child
+    return node if node.app is not None else None
 
 
 def _find(node: _Node, parts: Sequence[str], index: int, values: list[str]) -> _Node | None:

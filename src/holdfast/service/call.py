@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -82,6 +81,8 @@ class Call:
     caller: Caller = PUBLIC
     query: dict[str, Any] = field(default_factory=dict)
     body: Any = None
+    path: dict[str, str] = field(default_factory=dict)
+    """The parameters of the path, decoded."""
 
     @property
     def queue(self) -> AsyncQueue:
@@ -93,14 +94,6 @@ class Call:
         """What the caller may do."""
         return self.caller.grants
 
-    @cached_property
-    def path(self) -> dict[str, str]:
-        """The parameters of the path, decoded."""
-        try:
-            return {name: unquote(value, errors="strict") for name, value in self.request.path_params.items()}
-        except UnicodeDecodeError:
-            raise ProblemError(404, "not_found", "the path is not UTF-8") from None
-
     async def prepare(self) -> None:
         """Authenticate and authorize the request, then read and check its query and body."""
         if self.route.roles is not None:
@@ -110,7 +103,10 @@ class Call:
                 access.check_any_tenant(self.grants)
             if self.route.any_job:
                 access.check_any_job(self.grants)
-        self.query = self._parse_query()
+        if given := self.request.path_params:
+            self.path = _decoded(given)
+        if self.route.query or self.request.scope["query_string"]:
+            self.query = self._parse_query()
         if self.route.body is not None and self.route.body_media_type == bodies.JSON:
             self.body = await self._parse_body(self.route.body)
 
@@ -232,6 +228,13 @@ class Call:
             if self.service.closing.is_set():
                 return otherwise
             raise ProblemError(400, "bad_request", "the client has closed the connection") from None
+
+
+def _decoded(parameters: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return {name: unquote(value, errors="strict") for name, value in parameters.items()}
+    except UnicodeDecodeError:
+        raise ProblemError(404, "not_found", "the path is not UTF-8") from None
 
 
 async def _disconnected(request: Request) -> None:

@@ -23,37 +23,46 @@ _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "deferred": frozenset(("after", "until", "closes", "usage")),
     "released": frozenset(),
 }
-_WORKER_OPTIONS: Final = ("affinities_held", "affinities_max", "hold_left", "drain", "exclusive", "cut_off")
+# The options of a claim that most claims do not have.
+_AFFINITY_OPTIONS: Final = ("affinity", "affinities_held", "affinities_max", "hold_left")
+_OTHER_OPTIONS: Final = frozenset(
+    (*_AFFINITY_OPTIONS, "capabilities", "lease_token", "drain", "exclusive", "cut_off")
+)
 _LEASE_KEYS: Final = frozenset(("job_id", "epoch", "lease_token", "outcome", "tenant", "entries"))
+_PLAIN_KEYS: Final = _LEASE_KEYS | {"result"}
 
 
 async def claim(call: Call) -> Response:
     """Lease jobs for `ack_ms`; they are released unless the caller acknowledges or settles them in time."""
-    body = call.body
+    body, grants = call.body, call.grants
     limit = body.get("limit", 1)
-    access.check_claim_size(call.grants, limit)
-    options: dict[str, Any] = {
-        name: body[name] for name in ("worker", "capabilities", "affinity", "lease_token") if name in body
-    }
-    options["incarnation"] = body.get("incarnation", INCARNATION)
-    options["lanes"] = access.scoped_names(body.get("lanes"), call.grants.lanes, "lanes") or (routing.DEFAULT_NAME,)
-    options["kinds"] = access.scoped_names(body.get("kinds"), call.grants.kinds, "kinds")
-    options["tenant"] = access.tenant_for(call.grants, body.get("tenant"))
+    access.check_claim_size(grants, limit)
     ack_ms = validation.integer(
         body.get("ack_ms", schemas.ACK_MS_DEFAULT), "ack_ms", schemas.ACK_MS_MIN, schemas.ACK_MS_MAX
     )
-    options["lease"] = ack_ms / 1000
-    options["acknowledged"] = 0
-    options |= {name: body[name] for name in _WORKER_OPTIONS if name in body}
+    options: dict[str, Any] = {
+        "worker": body["worker"],
+        "incarnation": body.get("incarnation", INCARNATION),
+        "lanes": access.scoped_names(body.get("lanes"), grants.lanes, "lanes") or (routing.DEFAULT_NAME,),
+        "kinds": access.scoped_names(body.get("kinds"), grants.kinds, "kinds"),
+        "tenant": access.tenant_for(grants, body.get("tenant")),
+        "lease": ack_ms / 1000,
+        "acknowledged": 0,
+    }
+    if not _OTHER_OPTIONS.isdisjoint(body):
+        options |= {name: body[name] for name in _OTHER_OPTIONS if name in body}
     for name in ("exclusive", "cut_off"):
         # They act on all jobs of a worker's name, which no tenant owns.
-        if body.get(name, False) and call.grants.tenant is not None:
+        if options.get(name, False) and grants.tenant is not None:
             raise errors.Forbidden("needs a token for any tenant", field=name)
     seconds = validation.number(body.get("wait", 0), "wait", 0, schemas.WAIT_SECONDS_MAX)
-    seconds = min(seconds, call.service.settings.wait_seconds_max)
-    started = [one for one in await claims_of(call, body.get("started", []), "started") if isinstance(one, Claim)]
-    settled, claims = await _settle_and_claim(call, body.get("settlements", []), limit, started, options)
+    settled: list[str] = []
+    if body.get("settlements") or body.get("started"):
+        settled, claims = await _settle_and_claim(call, limit, options)
+    else:
+        claims = await call.service.combined.claim(call.caller.actor, limit, options)
     if seconds and not claims:
+        seconds = min(seconds, call.service.settings.wait_seconds_max)
         claims = await call.wait_for(call.queue.claim_many(limit=limit, wait=seconds, **options), [])
     call.service.held.keep(claims)
     texts = ",".join(map(json_view.claim_text, claims))
@@ -111,7 +120,7 @@ async def settle(call: Call) -> Response:
     else:
         job = await call.queue.settle(await _held(call), outcome)
     if job.finished:
-        call.service.waiter.answer([job])
+        call.service.waiter.answer((job,))
     return reply_text(json_view.job_text(job))
 
 
@@ -181,20 +190,20 @@ def _check_lease(given: Mapping[str, Any], path: str) -> None:
     validation.name(given["lease_token"], f"{path}lease_token", limits.LEASE_TOKEN_CHARS_MAX)
 
 
-async def _settle_and_claim(
-    call: Call, bodies: list[dict[str, Any]], limit: int, started: Sequence[Claim], options: dict[str, Any]
-) -> tuple[list[str], list[Claim]]:
+async def _settle_and_claim(call: Call, limit: int, options: dict[str, Any]) -> tuple[list[str], list[Claim]]:
     """Settle several jobs and claim, in one commit; each result is the job or the problem, as JSON text."""
-    if not bodies and not started:
-        return [], await call.service.combined.claim(call.caller.actor, limit, options)
+    named = await claims_of(call, call.body.get("started", ()), "started")
+    started = [one for one in named if isinstance(one, Claim)]
     return await settle_all(
-        call, bodies, lambda held: call.queue.settle_and_claim(held, limit=limit, started=started, **options)
+        call,
+        call.body.get("settlements", ()),
+        lambda held: call.queue.settle_and_claim(held, limit=limit, started=started, **options),
     )
 
 
 async def settle_all(
     call: Call,
-    bodies: list[dict[str, Any]],
+    bodies: Sequence[dict[str, Any]],
     settle_and_claim: Callable[[list[tuple[Claim, Outcome]]], Awaitable[SettledAndClaimed]] | None = None,
 ) -> tuple[list[str], list[Claim]]:
     """Settle several jobs in one commit, which may also claim; return the results as JSON text."""
@@ -231,6 +240,8 @@ def _refused(job_id: str, error: errors.HoldfastError) -> str:
 def outcome_of(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
     """Return the outcome that *body* describes."""
     name = body["outcome"]
+    if name == "done" and body.keys() <= _PLAIN_KEYS:
+        return Done(body.get("result"))
     given = {key: value for key, value in body.items() if key not in _LEASE_KEYS}
     if surplus := given.keys() - _KEYS[name]:
         raise errors.InvalidInput(f"{path}{min(surplus)}", f"does not belong to the outcome {name!r}")
@@ -252,8 +263,6 @@ def outcome_of(call: Call, body: Mapping[str, Any], path: str) -> Outcome:
 
 
 def _done(call: Call, given: dict[str, Any], path: str) -> Done:
-    if given.keys() <= {"result"}:
-        return Done(given.get("result"))
     follow_ups = [
         new_jobs.granted_job(call.grants, one, f"{path}follow_ups[{index}].")
         for index, one in enumerate(given.get("follow_ups", ()))

@@ -112,7 +112,7 @@ class CombinedCalls:
         """Claim jobs. Equal claims of one worker under one token are one claim, and share its lease token."""
         if limit > _CLAIM_MAX or not _PLAIN_CLAIM.issuperset(options):
             return await self._queue.claim_many(limit=limit, **options)
-        values = (tuple(value) if isinstance(value, list) else value for value in options.values())
+        values = [tuple(value) if type(value) is list else value for value in options.values()]
         return await self._claims.call(_ClaimCall(limit, options), (actor, *options, *values))
 
     async def _claim_all(self, calls: Sequence[_ClaimCall]) -> list[list[Claim]]:
