@@ -284,26 +284,26 @@ def test_a_waiting_request_fails_a_job_whose_deadline_passes(served: Server) -> 
         assert waiting.result().json["state"] == "failed"
 
 
-@pytest.mark.slow("it opens 1,000 connections")
+@pytest.mark.slow("it opens 1,000 connections, and counts for five seconds")
 @pytest.mark.usefixtures("many_files")
-def test_a_thousand_waiters_cost_a_few_statements_a_second(server: Server) -> None:
+def test_a_thousand_waiters_cost_a_few_statements_a_second(served: Server) -> None:
     ids = [f"job-{number}" for number in range(1_000)]
-    server.queue.enqueue_many([{"kind": "a", "job_id": job_id} for job_id in ids])
-    reader, seen = server.client("read"), server.harness.faults.seen
+    served.queue.enqueue_many([{"kind": "a", "job_id": job_id} for job_id in ids])
+    reader, seen = served.client("read"), served.harness.faults.seen
 
     with ExitStack() as stack:
         waiting = [
             stack.enter_context(reader.open("GET", f"/v1/jobs/{job_id}?wait=60", headers={"Connection": "close"}))
             for job_id in ids
         ]
-        notifier = state_of(server.queue).store.notifier
+        notifier = state_of(served.queue).store.notifier
         wait_until(lambda: len(notifier.topics()) >= 1_000)
         time.sleep(0.5)
         before, since = len(seen), time.monotonic()
-        time.sleep(3)
+        time.sleep(5)
         asked, seconds = Counter(seen[before:]), time.monotonic() - since
         before = seen.count("jobs_finished")
-        server.queue.admin.cancel_many(ids)
+        served.queue.admin.cancel_many(ids)
         for connection in waiting:
             received = b""
             while part := connection.recv(65_536):
@@ -311,7 +311,7 @@ def test_a_thousand_waiters_cost_a_few_statements_a_second(server: Server) -> No
             assert b'"state":"cancelled"' in received
 
     # Waiting jobs, tokens, what is due, and the beginning of each transaction.
-    assert asked.total() <= 15 * seconds, asked
+    assert asked.total() <= 10 * seconds, asked
     # All ended in one commit: a few queries answered them.
     assert seen.count("jobs_finished") - before <= 20
 

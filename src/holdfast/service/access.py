@@ -20,9 +20,10 @@ from holdfast.storage import runners
 
 log = logging.getLogger("holdfast.service")
 
-# How long a token is cached, and how often the tokens of waiting requests are checked: a revocation takes effect
-# within a second.
+# How long a token is cached, and how often the tokens of waiting requests are checked, in one query: a revocation
+# takes effect within a second.
 _FRESH_SECONDS: Final = 0.5
+_WATCH_SECONDS: Final = 0.75
 _CACHED_MAX: Final = 10_000
 
 
@@ -144,7 +145,7 @@ class Access:
 
     async def _watch(self) -> None:
         while self._watched:
-            await asyncio.sleep(_FRESH_SECONDS)
+            await asyncio.sleep(_WATCH_SECONDS)
             ids = list(self._watched)
             try:
                 if ids:
