@@ -20,9 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import psycopg
+
 import holdfast
 from bench import seed
 from bench.postgres.server import Arena
+from holdfast.client.queue_state import state_of
+from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.dashboard.visits import SHARED_SECONDS
+from holdfast.domain import limits, rollups
+from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.runners import SyncRunner
 
 JOBS = 1_000_000
 FAILED_SHARE = 0.1
@@ -70,24 +78,17 @@ class PageFigure(NamedTuple):
 
 
 def fill(url: str, jobs: int) -> dict[str, str]:
-    """Fill a store with *jobs* jobs; return the names that the filters use."""
+    """Fill a store with *jobs* jobs by the calls of programs and workers; return the names that the filters use."""
     failed = int(jobs * FAILED_SHARE)
-    if "://" in url:
-        from bench.postgres import seed as postgres_seed  # noqa: PLC0415
-
-        postgres_seed.fill_base(url, finished=int(jobs * 0.65), future=int(jobs * 0.05))
-        postgres_seed.fill_ready(url, int(jobs * 0.2))
-    else:
-        path = Path(url)
-        base = path.with_name("base.db")
-        seed.make_base(base, finished=int(jobs * 0.65), future=int(jobs * 0.05))
-        seed.add_ready(base, path, int(jobs * 0.2))
-        base.unlink()
     with holdfast.connect(url) if "://" in url else holdfast.connect(url, durability="relaxed") as queue:
+        queue.migrate()
+        queue.lanes.set("strict", order="strict")
+        queue.limits.set("calls", kinds=["call"], key="tenant", concurrency=2)
+        _finish(queue, int(jobs * 0.65))
+        _wait(queue, int(jobs * 0.05), int(jobs * 0.2))
         _fail(queue, failed)
-        for start in range(0, failed // 4, _BATCH):
-            entries = [{"kind": "chat.turn", "session": _SESSION} for _ in range(min(_BATCH, failed // 4 - start))]
-            queue.enqueue_many(entries)
+        for batch in _batches(failed // 4):
+            queue.enqueue_many([{"kind": "chat.turn", "session": _SESSION} for _ in range(batch)])
         tree = queue.enqueue("tree.root", lane="trees")
         for _ in range(max(1, failed // 4 // _BATCH)):
             # Each generation has a job that has the next one.
@@ -96,8 +97,80 @@ def fill(url: str, jobs: int) -> dict[str, str]:
                 raise RuntimeError("there is no job of the tree")
             children = [holdfast.NewJob("tree.child", lane="trees") for _ in range(_BATCH)]
             queue.settle(claim, holdfast.Done(follow_ups=children))
+        _work(queue)
         group = max(queue.admin.failures(limit=FINGERPRINTS), key=lambda one: one.count)
-        return {"fingerprint": group.fingerprint, "tree": tree.id}
+    if "://" in url:
+        # Autovacuum would run before a store reaches this size.
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(b"vacuum analyze")
+    return {"fingerprint": group.fingerprint, "tree": tree.id}
+
+
+def _batches(count: int) -> Iterator[int]:
+    return (min(_BATCH, count - start) for start in range(0, count, _BATCH))
+
+
+def _finish(queue: holdfast.Queue, count: int) -> None:
+    """Enqueue jobs that are done: most settled by 500, as a busy worker does, and some one by one."""
+    for number, batch in enumerate(_batches(count)):
+        queue.enqueue_many([{"kind": seed.KINDS[n % 20], "payload": {"n": n}} for n in range(batch)])
+        at_once = 1 if number % 100 == 99 else 500
+        while claims := queue.claim_many(limit=at_once):
+            queue.settle_many([(claim, holdfast.Done()) for claim in claims])
+
+
+def _wait(queue: holdfast.Queue, future: int, ready: int) -> None:
+    """Enqueue scheduled jobs, and ready ones of many lanes, kinds and tenants."""
+    for batch in _batches(future):
+        queue.enqueue_many([{"kind": seed.KINDS[n % 20], "delay": seed.FAR_SECONDS + n} for n in range(batch)])
+    template = [*seed.unserved(), *seed.served()]
+    for copy, batch in enumerate(_batches(ready)):
+        queue.enqueue_many([_of_next_tenant(one, copy) for one in template[:batch]])
+
+
+def _of_next_tenant(job: dict[str, Any], copy: int) -> dict[str, Any]:
+    tenant: str = job.get("tenant", "")
+    if not tenant.startswith("tenant-"):
+        return job
+    number = (int(tenant.removeprefix("tenant-")) + copy * seed.TENANTS_IN_TEMPLATE) % seed.TENANTS
+    return {**job, "tenant": f"tenant-{number}"}
+
+
+def _work(queue: holdfast.Queue) -> None:
+    """Let workers hold jobs, some of them at a limit, and let the flow of this minute be that of an hour."""
+    queue.enqueue_many([{"kind": "call", "lane": "calls", "tenant": f"tenant-{n % 200}"} for n in range(_BATCH)])
+    calls = WorkerCalls(state_of(queue).store)
+    for number in range(20):
+        name = f"worker-{number}"
+        calls.beat(
+            holdfast.types.WorkerInfo(
+                worker=name,
+                incarnation=f"{name}-a",
+                host="host-1.example.org",
+                process=4242,
+                version=holdfast.__version__,
+                state="active",
+                concurrency=32,
+                running=10,
+                lanes=("default", "calls", "placed"),
+                kinds=(*seed.KINDS, "call"),
+                capabilities=(),
+                loaded=(f"model-{number % 10}",),
+                switches=3,
+            )
+        )
+        for lane in ("default", "calls"):
+            queue.claim_many(worker=name, incarnation=f"{name}-a", lanes=[lane], limit=5, lease=3_600)
+    SyncRunner(state_of(queue).store).write(_an_hour)
+
+
+async def _an_hour(tx: StoreTransaction) -> None:
+    now = await tx.now()
+    counted = [rollups.decode(row.data) for row in await tx.newest_rollups(0, limits.ROLLUPS_READ_MAX)]
+    data = rollups.encode(rollups.merge([*counted, tx.rollups.take()]))
+    minute_ms = limits.ROLLUP_MINUTE_MS
+    first_ms = now.wall_ms // minute_ms * minute_ms - 60 * minute_ms
+    await tx.append_rollups(minute_ms, {first_ms + n * minute_ms: data for n in range(60)})
 
 
 def _fail(queue: holdfast.Queue, count: int) -> None:
@@ -152,25 +225,41 @@ def measure(url: str, names: dict[str, str], rounds: int) -> list[PageFigure]:
         with holdfast.connect(url) as queue:
             number = queue.jobs(state="failed", limit=1)[0].number
         with closing(http.client.HTTPConnection(started["url"].removeprefix("http://"), timeout=120)) as connection:
-            return [_read(process.pid, connection, path, rounds) for path in paths(names, number)]
+            reads: dict[str, list[_Read]] = {path: [] for path in paths(names, number)}
+            for _ in range(rounds):
+                # All pages in turn: viewers share some reads for a second, and none of these is measured.
+                began = time.monotonic()
+                for path, found in reads.items():
+                    found.append(_read(process.pid, connection, path))
+                time.sleep(max(0.0, began + SHARED_SECONDS + 0.1 - time.monotonic()))
+            return [_figure(path, found) for path, found in reads.items()]
     finally:
         process.terminate()
         process.communicate(timeout=30)
 
 
-def _read(process: int, connection: http.client.HTTPConnection, path: str, rounds: int) -> PageFigure:
-    took, content = [], b""
+class _Read(NamedTuple):
+    took_ms: float
+    cpu_ms: float
+    bytes: int
+
+
+def _read(process: int, connection: http.client.HTTPConnection, path: str) -> _Read:
     before = _cpu_ms(process)
-    for _ in range(rounds):
-        started = time.perf_counter()
-        connection.request("GET", f"/dashboard{path}")
-        answer = connection.getresponse()
-        content = answer.read()
-        took.append(1_000 * (time.perf_counter() - started))
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {content.decode()[-600:]}")
-    cpu_ms = (_cpu_ms(process) - before) / rounds
-    return PageFigure(path, statistics.median(took), max(took), cpu_ms, len(content) / 1_000)
+    started = time.perf_counter()
+    connection.request("GET", f"/dashboard{path}")
+    answer = connection.getresponse()
+    content = answer.read()
+    took_ms = 1_000 * (time.perf_counter() - started)
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer.status} {content.decode()[-600:]}")
+    return _Read(took_ms, _cpu_ms(process) - before, len(content))
+
+
+def _figure(path: str, reads: list[_Read]) -> PageFigure:
+    took = [one.took_ms for one in reads]
+    cpu_ms = statistics.fmean(one.cpu_ms for one in reads)
+    return PageFigure(path, statistics.median(took), max(took), cpu_ms, reads[-1].bytes / 1_000)
 
 
 def _cpu_ms(process: int) -> float:

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 from holdfast.domain import limits, rollups
 from holdfast.domain.gates import LimitRow, WaitingGate
 from holdfast.domain.results import Backlog, FailureGroup, Finding, WorkerInfo
-from holdfast.domain.rollups import Rollup
+from holdfast.domain.rollups import ByLane
 from holdfast.domain.routing import Lane, LaneState
 from holdfast.domain.serving import Unserved
 
@@ -348,28 +348,24 @@ def activity(ready: int, running: int, workers: Iterable[WorkerInfo]) -> Activit
 
 
 def minutes(
-    rows: Iterable[tuple[int, Rollup]], now_ms: int
+    rows: Iterable[tuple[int, ByLane]], now_ms: int
 ) -> list[tuple[int, dict[rollups.Outcome, int], float | None]]:
     """Return the totals and the waiting time of each of the last sixty minutes, oldest first."""
     last = now_ms // limits.ROLLUP_MINUTE_MS
-    parts: dict[int, list[Rollup]] = {minute: [] for minute in range(last - _FLOW_MINUTES + 1, last + 1)}
-    for at_ms, rollup in rows:
+    parts: dict[int, list[ByLane]] = {minute: [] for minute in range(last - _FLOW_MINUTES + 1, last + 1)}
+    for at_ms, sums in rows:
         minute = at_ms // limits.ROLLUP_MINUTE_MS
         if minute in parts:
-            parts[minute].append(rollup)
-    return [
-        (minute * limits.ROLLUP_MINUTE_MS, rollups.totals(found), _waited_seconds(found))
-        for minute, found in parts.items()
-    ]
+            parts[minute].append(sums)
+    found = []
+    for minute, part in parts.items():
+        total = rollups.all_lanes(part)
+        found.append((minute * limits.ROLLUP_MINUTE_MS, total.jobs, _most_seconds(total.waited)))
+    return found
 
 
-def _waited_seconds(found: Iterable[Rollup]) -> float | None:
-    waited: rollups.Histogram = {}
-    for rollup in found:
-        for sums in rollup.values():
-            for bucket, count in sums.waited.items():
-                waited[bucket] = waited.get(bucket, 0) + count
-    milliseconds = rollups.percentile(waited, 0.95)
+def _most_seconds(histogram: rollups.Histogram) -> float | None:
+    milliseconds = rollups.percentile(histogram, 0.95)
     return None if milliseconds is None else milliseconds / 1000
 
 
@@ -379,40 +375,26 @@ def flow_since_ms(now_ms: int) -> int:
 
 
 def lane_flows(
-    backlog: Backlog, lanes: Mapping[str, Lane], rows: Iterable[tuple[int, Rollup]], now_ms: int
+    backlog: Backlog, lanes: Mapping[str, Lane], rows: Iterable[tuple[int, ByLane]], now_ms: int
 ) -> list[LaneFlow]:
     """Return the lanes that have ready jobs or had arrivals and ends within the last ten minutes."""
     since_ms = now_ms - _RECENT_MINUTES * limits.ROLLUP_MINUTE_MS
-    recent = rollups.merge(rollup for at_ms, rollup in rows if at_ms >= since_ms)
+    recent = rollups.merged_lanes(sums for at_ms, sums in rows if at_ms >= since_ms)
     waiting = _waiting_by_lane(backlog)
-    names = waiting.keys() | {lane for lane, _, _ in recent} | {one.name for one in lanes.values() if _is_set(one)}
+    names = waiting.keys() | recent.keys() | {one.name for one in lanes.values() if _is_set(one)}
     found = []
     for name in names - {rollups.OTHER}:
         jobs, age_seconds = waiting.get(name, (0, 0.0))
-        ended: dict[str, int] = {}
-        for (lane, _, outcome), sums in recent.items():
-            if lane == name:
-                ended[outcome] = ended.get(outcome, 0) + sums.jobs
-        arrived, done, failed = (ended.get(outcome, 0) for outcome in ("arrived", "done", "failed"))
+        sums = recent.get(name) or rollups.LaneSums({}, {}, {})
+        arrived, done, failed = sums.jobs.get("arrived", 0), sums.jobs.get("done", 0), sums.jobs.get("failed", 0)
         known = lanes.get(name) or Lane(name)
-        ages = (*_durations(recent, name), known.target_age)
+        ages = (_most_seconds(sums.waited), _most_seconds(sums.ran), known.target_age)
         found.append(LaneFlow(name, known.state, jobs, age_seconds, arrived, done, failed, *ages))
     return sorted(found, key=lambda one: (-one.oldest_age_seconds, one.lane))[:_LANES_MAX]
 
 
 def _is_set(lane: Lane) -> bool:
     return lane.state != "active"
-
-
-def _durations(recent: Rollup, name: str) -> tuple[float | None, float | None]:
-    waited: rollups.Histogram = {}
-    ran: rollups.Histogram = {}
-    for (lane, _, _), sums in recent.items():
-        for histogram, more in ((waited, sums.waited), (ran, sums.ran)) if lane == name else ():
-            for bucket, count in more.items():
-                histogram[bucket] = histogram.get(bucket, 0) + count
-    found = [rollups.percentile(histogram, 0.95) for histogram in (waited, ran)]
-    return (None if found[0] is None else found[0] / 1000), (None if found[1] is None else found[1] / 1000)
 
 
 def _waiting_by_lane(backlog: Backlog) -> dict[str, tuple[int, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import limits, strict_json
@@ -162,3 +163,59 @@ def totals(rollups: Iterable[Rollup]) -> dict[Outcome, int]:
         for (_, _, outcome), sums in rollup.items():
             found[outcome] += sums.jobs
     return found
+
+
+# --- lanes ---------------------------------------------------------------------------------------------------------
+
+
+class LaneSums(NamedTuple):
+    """The sum over one lane."""
+
+    jobs: dict[Outcome, int]
+    waited: Histogram
+    ran: Histogram
+
+
+ByLane: TypeAlias = Mapping[str, LaneSums]
+"""Sums by lane."""
+
+
+@lru_cache(maxsize=128)
+def kept_lanes(data: str) -> ByLane:
+    """Return the sums by lane of a JSON text that will be read again, as those of past minutes are by screens."""
+    return lanes(data)
+
+
+def lanes(data: str) -> ByLane:
+    """Return the sums by lane of a JSON text."""
+    found: dict[str, LaneSums] = {}
+    for (lane, _, outcome), sums in decode(data).items():
+        _add(found, lane, LaneSums({outcome: sums.jobs}, sums.waited, sums.ran))
+    return found
+
+
+def merged_lanes(parts: Iterable[ByLane]) -> ByLane:
+    """Return the sum of sums by lane."""
+    total: dict[str, LaneSums] = {}
+    for part in parts:
+        for lane, sums in part.items():
+            _add(total, lane, sums)
+    return total
+
+
+def all_lanes(parts: Iterable[ByLane]) -> LaneSums:
+    """Return the sum over all lanes."""
+    total: dict[str, LaneSums] = {"": LaneSums(dict.fromkeys(OUTCOMES, 0), {}, {})}
+    for part in parts:
+        for sums in part.values():
+            _add(total, "", sums)
+    return total[""]
+
+
+def _add(total: dict[str, LaneSums], lane: str, more: LaneSums) -> None:
+    so_far = total.setdefault(lane, LaneSums({}, {}, {}))
+    for outcome, count in more.jobs.items():
+        so_far.jobs[outcome] = so_far.jobs.get(outcome, 0) + count
+    for histogram, added in ((so_far.waited, more.waited), (so_far.ran, more.ran)):
+        for bucket, count in added.items():
+            histogram[bucket] = histogram.get(bucket, 0) + count

@@ -190,13 +190,16 @@ async def backlog(tx: contract.StoreTransaction) -> results.Backlog:
 
 
 async def backlog_of(
-    tx: contract.StoreTransaction, counted: Sequence[ReadyRow], tenants: int = limits.BACKLOG_TURNS_MAX
+    tx: contract.StoreTransaction,
+    counted: Sequence[ReadyRow],
+    tenants: int = limits.BACKLOG_TURNS_MAX,
+    heads: int = limits.BACKLOG_HEADS_MAX,
 ) -> results.Backlog:
     """Return the backlog, of which the ready jobs are counted; the oldest is searched among those of some tenants."""
     now = await tx.now()
-    heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, tenants)
+    oldest = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, tenants, heads)
     rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
-    return results.Backlog(_waiting(counted, heads, now.wall_ms), *rest)
+    return results.Backlog(_waiting(counted, oldest, now.wall_ms), *rest)
 
 
 async def unserved(tx: contract.StoreTransaction) -> list[serving.Unserved]:

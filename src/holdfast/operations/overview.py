@@ -15,6 +15,8 @@ _GATES = 20_000
 _AFFINITIES = 50
 # Screens read it again every few seconds, so the oldest job is that of fewer tenants than in `admin.backlog`.
 _TENANTS = 200
+_HEADS = 1_000
+_MERGING_MS = limits.ROLLUP_KEPT_MS + limits.ROLLUP_MINUTE_MS
 
 
 async def overview(tx: StoreTransaction) -> Overview:
@@ -24,10 +26,11 @@ async def overview(tx: StoreTransaction) -> Overview:
     routing = await tx.routing()
     workers = await jobs.newest_workers(tx, _WORKERS)
     counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
-    backlog = _without_deliveries(await jobs.backlog_of(tx, counted, _TENANTS))
-    since_ms = decisions.flow_since_ms(now_ms)
+    backlog = _without_deliveries(await jobs.backlog_of(tx, counted, _TENANTS, _HEADS))
     rows = [
-        (row.at_ms, rollups.decode(row.data)) for row in await tx.newest_rollups(since_ms, limits.ROLLUPS_READ_MAX)
+        # Those of past minutes stay as they are.
+        (row.at_ms, rollups.lanes(row.data) if row.at_ms > now_ms - _MERGING_MS else rollups.kept_lanes(row.data))
+        for row in await tx.newest_rollups(decisions.flow_since_ms(now_ms), limits.ROLLUPS_READ_MAX)
     ]
     unserved = await jobs.unserved_of(tx, counted)
     # A queue without limits reads nothing for them, as one without affinities does below.
@@ -66,7 +69,7 @@ async def overview(tx: StoreTransaction) -> Overview:
 
 async def backlog(tx: StoreTransaction) -> Backlog:
     """Return the backlog as the overview reads it."""
-    return await jobs.backlog_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX), _TENANTS)
+    return await jobs.backlog_of(tx, await tx.ready_counts(limits.BACKLOG_COUNTED_MAX), _TENANTS, _HEADS)
 
 
 async def affinities(tx: StoreTransaction, workers: Sequence[WorkerInfo]) -> list[AffinityFlow]:

@@ -85,8 +85,8 @@ class ServiceTransaction(WebhookTransaction):
         """Return lane, kind, requirements and the number of ready jobs, counted up to *maximum*, of each route."""
 
     @abstractmethod
-    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
-        """Return lane, kind and due time of the first jobs of each route."""
+    async def oldest_ready(self, priorities: int, fair_keys: int, heads: int) -> list[tuple[str, str, int]]:
+        """Return lane, kind and due time of some ready jobs, among them the oldest of each lane and kind."""
 
     @abstractmethod
     async def ready_affinities(self, affinities: int, maximum: int) -> list[tuple[str, int]]:

@@ -225,9 +225,10 @@ class SqlRecords(SqlQueries):
         rows = await self.query("backlog_ready", {"maximum": maximum})
         return [(lane, kind, requires, count) for lane, kind, requires, count in rows]
 
-    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
-        """Return the due times of the first jobs of each route."""
-        rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
+    async def oldest_ready(self, priorities: int, fair_keys: int, heads: int) -> list[tuple[str, str, int]]:
+        """Return lane, kind and due time of ready jobs, among them the oldest of each lane and kind."""
+        bounds = {"priorities": priorities, "fair_keys": fair_keys, "heads": heads}
+        rows = await self.query("backlog_oldest", bounds)
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
     async def ready_affinities(self, affinities: int, maximum: int) -> list[tuple[str, int]]:

@@ -74,21 +74,27 @@ on conflict do nothing;
 
 -- name: jobs_by_fingerprint
 -- List the jobs that failed with one fingerprint by finish time, newest first, with any filter.
-select j.* from holdfast.failure f
-  join holdfast.job_row j on j.seq = f.seq
- where f.fingerprint = %(fingerprint)s and (f.at_ms, f.seq) < (%(finished_before)s, %(before)s)
-   and (f.at_ms, f.seq) >= (%(finished_floor)s, %(floor)s)
-   and j.finished_at_ms = f.at_ms
-   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
-                    where not exists (select 1 from holdfast.tag o
-                                       where o.tag = w.tag and o.value = w.value and o.seq = f.seq))
-   and (%(states)s::text[] is null or j.state = any (%(states)s::text[]))
-   and (%(kind)s::text is null or j.kind = %(kind)s::text)
-   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
-   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
-   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
-   and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
- order by f.at_ms desc, f.seq desc
+-- The jobs are looked up one by one in this order, so that it ends with the last one of the page.
+select j.* from holdfast.failure t
+ cross join lateral (select 1 from holdfast.job b
+                     where b.seq = t.seq and b.finished_at_ms = t.at_ms
+                       and (%(states)s::text[] is null or b.state = any (%(states)s::text[]))
+                       and b.route = any (array(select r.route from holdfast.route r
+                                                 where (%(kind)s::text is null or r.kind = %(kind)s::text)
+                                                   and (r.lane = %(lane)s::text
+                                                        or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))))
+                       and (%(tenant)s::text is null or b.tenant = %(tenant)s::text)
+                       and (%(failure_class)s::text is null or b.failure_class = %(failure_class)s::text)
+                       and (%(aged_before)s::bigint is null
+                            or coalesce(b.finished_at_ms, b.enqueued_at_ms) < %(aged_before)s::bigint)
+                       and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                                        where not exists (select 1 from holdfast.tag o
+                                                           where o.tag = w.tag and o.value = w.value and o.seq = b.seq))
+                    offset 0) b
+ cross join lateral (select * from holdfast.job_row where job_row.seq = t.seq offset 0) j
+ where t.fingerprint = %(fingerprint)s and (t.at_ms, t.seq) < (%(finished_before)s, %(before)s)
+   and (t.at_ms, t.seq) >= (%(finished_floor)s, %(floor)s)
+ order by t.at_ms desc, t.seq desc
  limit %(limit)s;
 
 -- name: rollups_delete

@@ -11,37 +11,38 @@ select a.affinity, count(*)
  group by a.affinity order by count(*) desc, a.affinity limit %(most)s;
 
 -- name: backlog_oldest
--- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
+-- For each lane and kind: the due time of the oldest of the first ready jobs of each fair_key, at some priorities from
+-- the lowest up.
 with recursive
-level (route, lane, kind, priority, depth) as (
-    select r.route, r.lane, r.kind, (select j.priority from holdfast.open_job j
-                                      where j.state = 'ready' and j.route = r.route
-                                      order by j.priority limit 1), 1
+level (route, priority, depth) as (
+    select r.route, (select j.priority from holdfast.open_job j
+                      where j.state = 'ready' and j.route = r.route
+                      order by j.priority limit 1), 1
       from holdfast.route r
     union all
-    select l.route, l.lane, l.kind, (select j.priority from holdfast.open_job j
-                                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
-                                      order by j.priority limit 1), l.depth + 1
+    select l.route, (select j.priority from holdfast.open_job j
+                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
+                      order by j.priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < %(priorities)s
 ),
-head (route, lane, kind, priority, fair_key, depth) as (
-    select l.route, l.lane, l.kind, l.priority, (select j.fair_key from holdfast.open_job j
-                                                  where j.state = 'ready' and j.route = l.route
-                                                    and j.priority = l.priority
-                                                  order by j.fair_key limit 1), 1
-      from level l where l.priority is not null
+head (route, priority, fair_key, due_at_ms, depth) as (
+    select l.route, l.priority, j.fair_key, j.due_at_ms, 1
+      from level l
+     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.open_job j
+                          where j.state = 'ready' and j.route = l.route and j.priority = l.priority
+                          order by j.fair_key, j.due_at_ms limit 1) j
     union all
-    select h.route, h.lane, h.kind, h.priority, (select j.fair_key from holdfast.open_job j
-                                                  where j.state = 'ready' and j.route = h.route
-                                                    and j.priority = h.priority and j.fair_key > h.fair_key
-                                                  order by j.fair_key limit 1), h.depth + 1
-      from head h where h.fair_key is not null and h.depth < %(fair_keys)s
+    select h.route, h.priority, j.fair_key, j.due_at_ms, h.depth + 1
+      from head h
+     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.open_job j
+                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
+                            and j.fair_key > h.fair_key
+                          order by j.fair_key, j.due_at_ms limit 1) j
+     where h.depth < %(fair_keys)s
 )
-select h.lane, h.kind, (select j.due_at_ms from holdfast.open_job j
-                         where j.state = 'ready' and j.route = h.route and j.priority = h.priority
-                           and j.fair_key = h.fair_key
-                         order by j.due_at_ms limit 1)
-  from head h where h.fair_key is not null;
+select r.lane, r.kind, min(h.due_at_ms) from (select route, due_at_ms from head limit %(heads)s) h
+  join holdfast.route r on r.route = h.route
+ group by r.lane, r.kind;
 
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
@@ -159,21 +160,28 @@ select * from holdfast.job_row
 
 -- name: jobs_by_root
 -- List the jobs of one tree by enqueue order, newest first, with any filter.
-select * from holdfast.job_row
- where seq = any (array(select seq from holdfast.job where root = %(root)s
-                         union all
-                        select seq from holdfast.job where id = %(root)s))
-   and seq < %(before)s
-   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
-                    where not exists (select 1 from holdfast.tag o
-                                       where o.tag = w.tag and o.value = w.value and o.seq = job_row.seq))
-   and (%(states)s::text[] is null or state = any (%(states)s::text[]))
-   and (%(kind)s::text is null or kind = %(kind)s::text)
-   and (lane = %(lane)s::text or (%(lane)s::text is null and lane <> %(system_lane)s::text))
-   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
-   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
-   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
- order by seq desc
+-- The jobs are looked up one by one in this order, so that it ends with the last one of the page.
+select j.* from (select u.seq from unnest(array(select seq from holdfast.job where root = %(root)s
+                                                 union all
+                                                select seq from holdfast.job where id = %(root)s)) as u (seq)
+                  where u.seq < %(before)s order by u.seq desc) t
+ cross join lateral (select 1 from holdfast.job b
+                     where b.seq = t.seq
+                       and (%(states)s::text[] is null or b.state = any (%(states)s::text[]))
+                       and b.route = any (array(select r.route from holdfast.route r
+                                                 where (%(kind)s::text is null or r.kind = %(kind)s::text)
+                                                   and (r.lane = %(lane)s::text
+                                                        or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))))
+                       and (%(tenant)s::text is null or b.tenant = %(tenant)s::text)
+                       and (%(failure_class)s::text is null or b.failure_class = %(failure_class)s::text)
+                       and (%(aged_before)s::bigint is null
+                            or coalesce(b.finished_at_ms, b.enqueued_at_ms) < %(aged_before)s::bigint)
+                       and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                                        where not exists (select 1 from holdfast.tag o
+                                                           where o.tag = w.tag and o.value = w.value and o.seq = b.seq))
+                    offset 0) b
+ cross join lateral (select * from holdfast.job_row where job_row.seq = t.seq offset 0) j
+ order by t.seq desc
  limit %(limit)s;
 
 -- name: jobs_by_seq
@@ -198,19 +206,25 @@ select * from holdfast.job_row
  limit %(limit)s;
 
 -- name: jobs_by_tags
--- List the jobs with some tags by enqueue order, newest first, with any filter.
+-- List the jobs with some tags by enqueue order, newest first, with any filter; looked up one by one, as above.
 select j.* from holdfast.tag t
-  join holdfast.job_row j on j.seq = t.seq
+ cross join lateral (select 1 from holdfast.job b
+                     where b.seq = t.seq
+                       and (%(states)s::text[] is null or b.state = any (%(states)s::text[]))
+                       and b.route = any (array(select r.route from holdfast.route r
+                                                 where (%(kind)s::text is null or r.kind = %(kind)s::text)
+                                                   and (r.lane = %(lane)s::text
+                                                        or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))))
+                       and (%(tenant)s::text is null or b.tenant = %(tenant)s::text)
+                       and (%(failure_class)s::text is null or b.failure_class = %(failure_class)s::text)
+                       and (%(aged_before)s::bigint is null
+                            or coalesce(b.finished_at_ms, b.enqueued_at_ms) < %(aged_before)s::bigint)
+                       and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                                        where not exists (select 1 from holdfast.tag o
+                                                           where o.tag = w.tag and o.value = w.value and o.seq = b.seq))
+                    offset 0) b
+ cross join lateral (select * from holdfast.job_row where job_row.seq = t.seq offset 0) j
  where t.tag = %(tag)s and t.value = %(value)s and t.seq < %(before)s and t.seq >= %(floor)s
-   and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
-                    where not exists (select 1 from holdfast.tag o
-                                       where o.tag = w.tag and o.value = w.value and o.seq = t.seq))
-   and (%(states)s::text[] is null or j.state = any (%(states)s::text[]))
-   and (%(kind)s::text is null or j.kind = %(kind)s::text)
-   and (j.lane = %(lane)s::text or (%(lane)s::text is null and j.lane <> %(system_lane)s::text))
-   and (%(tenant)s::text is null or j.tenant = %(tenant)s::text)
-   and (%(failure_class)s::text is null or j.failure_class = %(failure_class)s::text)
-   and (%(aged_before)s::bigint is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < %(aged_before)s::bigint)
  order by t.seq desc
  limit %(limit)s;
 

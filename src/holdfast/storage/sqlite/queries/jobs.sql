@@ -11,33 +11,35 @@ select a.affinity, count(*)
 -- name: backlog_oldest
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
-level (route, lane, kind, priority, depth) as (
-    select r.route, r.lane, r.kind, (select priority from holdfast_job
-                                      where state = {ready} and route = r.route
-                                      order by priority limit 1), 1
+level (route, priority, depth) as (
+    select r.route, (select priority from holdfast_job
+                      where state = {ready} and route = r.route
+                      order by priority limit 1), 1
       from holdfast_route r
     union all
-    select l.route, l.lane, l.kind, (select priority from holdfast_job
-                                      where state = {ready} and route = l.route and priority > l.priority
-                                      order by priority limit 1), l.depth + 1
+    select l.route, (select priority from holdfast_job
+                      where state = {ready} and route = l.route and priority > l.priority
+                      order by priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < :priorities
 ),
-head (route, lane, kind, priority, fair_key, depth) as (
-    select l.route, l.lane, l.kind, l.priority, (select fair_key from holdfast_job
-                                                  where state = {ready} and route = l.route and priority = l.priority
-                                                  order by fair_key limit 1), 1
+head (route, priority, fair_key, depth) as (
+    select l.route, l.priority, (select fair_key from holdfast_job
+                                  where state = {ready} and route = l.route and priority = l.priority
+                                  order by fair_key limit 1), 1
       from level l where l.priority is not null
     union all
-    select h.route, h.lane, h.kind, h.priority, (select fair_key from holdfast_job
-                                                  where state = {ready} and route = h.route and priority = h.priority
-                                                    and fair_key > h.fair_key
-                                                  order by fair_key limit 1), h.depth + 1
+    select h.route, h.priority, (select fair_key from holdfast_job
+                                  where state = {ready} and route = h.route and priority = h.priority
+                                    and fair_key > h.fair_key
+                                  order by fair_key limit 1), h.depth + 1
       from head h where h.fair_key is not null and h.depth < :fair_keys
+     limit :heads
 )
-select h.lane, h.kind, (select due_at_ms from holdfast_job
+select r.lane, r.kind, (select due_at_ms from holdfast_job
                          where state = {ready} and route = h.route and priority = h.priority and fair_key = h.fair_key
                          order by due_at_ms limit 1)
-  from head h where h.fair_key is not null;
+  from head h join holdfast_route r on r.route = h.route
+ where h.fair_key is not null;
 
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
