@@ -134,5 +134,5 @@ def test_it_is_drawn_live_on_the_whole_screen_until_it_is_ended(
     screen.write(re.sub(r"\^C", "", last))
     assert screen.lines[0].startswith("Working. Nothing needs you.")
     assert "2 ready" in screen.lines[1]
-    assert any("llama, 2 switches" in line for line in screen.lines)
+    assert any("llama, 0 waiting, 2 switches" in line for line in screen.lines)
     assert len(screen.lines) <= height

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from holdfast import Deferred, Done, Failed, Queue
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.domain.overview import models_text
 from holdfast.types import FlowMinute, Overview, WorkerInfo
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
@@ -187,6 +190,22 @@ class TestNeeds:
         assert seen.oldest_age_seconds == 900
         assert [one.worker for one in seen.models] == ["w2"]
         assert (seen.models[0].loaded, seen.models[0].switches) == (("llama",), 2)
+
+    def test_models_say_what_waits_for_how_long_they_are_kept_and_what_was_saved(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        beat(queue)
+        clock.advance(3600)
+        beat(queue, replace(WORKER, hold_left=90.5, switches_saved=7))
+        for affinity in ("llama", "llama", "mistral"):
+            queue.enqueue("mail", affinity=affinity)
+        clock.advance(30)
+
+        [model] = queue.admin.overview().models
+
+        assert (model.waiting, model.hold_left, model.switches_saved) == (2, 60.5, 7)
+        assert model.switches_per_hour == pytest.approx(2 / (3630 / 3600))
+        assert models_text(model) == "2 waiting, kept for 60 seconds more, 2 switches (2.0 an hour), 7 saved"
 
     def test_a_paused_lane_with_jobs_is_a_warning(self, queue: Queue, clock: ManualClock) -> None:
         beat(queue)

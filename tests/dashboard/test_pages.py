@@ -16,6 +16,7 @@ from starlette.types import Message, Scope
 from holdfast import Failed
 from holdfast.dashboard import Viewer, app, charts, jobs, rendering
 from holdfast.dashboard.views import PAGES
+from holdfast.dashboard.visits import SharedReads
 from tests.dashboard.conftest import Browser, text_of
 from tests.support.dashboard_data import HOSTILE, fill
 from tests.support.service import Server
@@ -302,6 +303,28 @@ def test_a_bulk_action_without_a_filter_is_refused(server: Server) -> None:
     server.queue.enqueue("a")
     assert operator(server).post("/jobs/apply", {"verb": "cancel", "q": " "}).status == 422
     assert server.queue.counts() == {"ready": 1}
+
+
+def test_viewers_share_reads_of_the_whole_queue_until_one_of_them_acts() -> None:
+    shared = SharedReads()
+    reads = 0
+
+    async def read() -> int:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0)
+        if reads == 2:
+            raise ConnectionError("the store is gone")
+        return reads
+
+    async def look() -> None:
+        assert await asyncio.gather(*(shared.read("overview", read) for _ in range(10))) == [1] * 10
+        shared.clear()
+        with pytest.raises(ConnectionError):
+            await shared.read("overview", read)
+        assert await shared.read("overview", read) == 3
+
+    asyncio.run(look())
 
 
 # --- mounted elsewhere ---------------------------------------------------------------------------------------------

@@ -99,7 +99,9 @@ def _workers(queue: Queue) -> None:
                 kinds=(),
                 capabilities=(),
                 loaded=loaded,
-                switches=3,
+                switches=3 if loaded else 0,
+                switches_saved=41 if loaded else 0,
+                hold_left=240.0 if loaded else None,
             )
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Backoff, Context, InvalidInput, NewJob, Queue, WarmResources
 from holdfast.errors import HandlersStuck
+from holdfast.worker.warm_resources import ArrivalOrder
 from holdfast.worker.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
@@ -418,6 +419,27 @@ def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Que
     with running_worker(queue, concurrency=1, worker="w1", warm=models.warm()):
         wait_until(lambda: queue.counts() == {"done": 3})
         wait_until(lambda: [(row.loaded, row.switches) for row in queue.admin.workers()] == [(("C",), 2)])
+
+
+def test_the_registry_tells_how_many_switches_the_order_has_saved_and_for_how_long_it_holds(queue: Queue) -> None:
+    models = Models(queue)
+    models.enqueue("ABABABAB")
+    with running_worker(queue, concurrency=1, worker="w1", warm=models.warm(max_hold=600)):
+        # In the order in which they were enqueued, each job but the first would need a switch.
+        wait_until(lambda: [(row.switches, row.switches_saved) for row in queue.admin.workers()] == [(1, 6)])
+        [row] = queue.admin.workers()
+        assert row.hold_left is not None
+        assert 500 < row.hold_left <= 600
+
+
+@pytest.mark.parametrize(("capacity", "switches"), [(1, 5_999), (2, 0)])
+def test_switches_in_the_order_of_arrival_are_counted_beyond_what_is_sorted(capacity: int, switches: int) -> None:
+    order = ArrivalOrder(["A"], capacity)
+    # Run by affinity within each thousand, as a worker that prefers what is loaded.
+    for start in range(0, 6_000, 1_000):
+        for number in sorted(range(start, start + 1_000), key=lambda one: one % 2):
+            order.add(number, "BA"[number % 2 == 0])
+    assert order.switches() == switches
 
 
 def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from holdfast import HoldfastError, Queue, errors as library_errors, json_view
 from holdfast.cli import formatting, options, params, tables
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import limits
+from holdfast.domain import limits, overview
 from holdfast.types import LaneFlow, Need, Overview, WorkerModels
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -279,8 +279,8 @@ def _models(models: Sequence[WorkerModels], rows: int, width: int) -> list[Text]
         return []
     lines = []
     for one in models[:rows]:
-        switches = formatting.number(one.switches, "switch", "switches")
-        lines.append(_shortened(f"{one.worker}: {', '.join(one.loaded) or 'nothing'}, {switches}", width, ""))
+        about = ", ".join(filter(None, (", ".join(one.loaded) or "nothing loaded", overview.models_text(one))))
+        lines.append(_shortened(f"{one.worker}: {about}", width, ""))
     return [Text(""), Text("Models", "bold"), *lines]
 
 

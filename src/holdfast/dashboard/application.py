@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.dashboard import rendering, sign_in
 from holdfast.dashboard.views import VIEWS
-from holdfast.dashboard.visits import View, Viewer, Visit
+from holdfast.dashboard.visits import SharedReads, View, Viewer, Visit
 from holdfast.domain import access, errors
 from holdfast.service import problems
 from holdfast.service.access import EVERYTHING, Caller, is_loopback
@@ -47,6 +47,7 @@ class Dashboard:
         self._queue = queue
         self._authorize = authorize
         self._own: Service | None = None
+        self._shared = SharedReads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -88,7 +89,13 @@ class Dashboard:
         base, path = _place(scope)
         view, number = _find(scope["method"], path)
         return Visit(
-            self._service(scope), view, Request(scope, receive), base, number=number, signs_in=self._signs_in
+            self._service(scope),
+            self._shared,
+            view,
+            Request(scope, receive),
+            base,
+            number=number,
+            signs_in=self._signs_in,
         )
 
     @property
@@ -115,7 +122,10 @@ class Dashboard:
             if visit.request.method == "POST":
                 _check_origin(visit.request)
                 await visit.read_form()
-            return await visit.view.handler(visit)
+            response = await visit.view.handler(visit)
+            if visit.request.method == "POST":
+                self._shared.clear()
+            return response
         except errors.NotAuthenticated as error:
             if visit.request.method == "POST" or not self._signs_in:
                 return rendering.problem(visit, problems.describe(error))

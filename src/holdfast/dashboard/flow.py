@@ -42,7 +42,9 @@ def lane_rows(lanes: list[Lane], backlog: Backlog | None, grants: access.Grants)
 
 async def show(visit: Visit) -> Response:
     """Show lanes, limits, schedules and groups."""
-    backlog = await visit.service.runner.read(overview_operations.backlog) if visit.may("backlog") else None
+    backlog = None
+    if visit.may("backlog"):
+        backlog = await visit.shared.read("backlog", lambda: visit.service.runner.read(overview_operations.backlog))
     lanes = lane_rows(await visit.queue.lanes.list(), backlog, visit.grants)
     schedules = None
     if visit.may("list_schedules"):

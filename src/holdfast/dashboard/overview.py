@@ -5,7 +5,7 @@ from starlette.responses import Response
 from holdfast.dashboard import charts, filters, rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import access
-from holdfast.domain.overview import Need, Overview
+from holdfast.domain.overview import Need, Overview, models_text
 from holdfast.domain.results import FailureGroup
 
 _FAILURES_MAX = 50
@@ -17,13 +17,14 @@ async def show(visit: Visit) -> Response:
     """Show the state of the queue; to a viewer of some jobs, those and their failures."""
     if not visit.may("overview"):
         return await _some_jobs(visit)
-    found = await visit.queue.admin.overview()
+    found = await visit.shared.read("overview", visit.queue.admin.overview)
     alert = any(one.severity == "problem" for one in found.needs)
     return rendering.page(
         visit,
         "overview.html",
         found.sentence,
         overview=found,
+        models={one.worker: models_text(one) for one in found.models},
         chart=charts.flow_chart(found.flow, found.oldest_age_seconds),
         alert=alert,
         paused={one.lane for one in found.lanes if one.state == "paused"},

@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from holdfast.dashboard import rendering
 from holdfast.dashboard.visits import Visit
-from holdfast.domain import errors, routing
+from holdfast.domain import errors, overview, routing
 from holdfast.operations import overview as overview_operations
 
 _WORKERS_MAX = 200
@@ -16,12 +16,15 @@ _DELIVERIES = 50
 async def workers(visit: Visit) -> Response:
     """Show the workers that were active last, and what they have loaded."""
     found = await visit.queue.admin.workers(limit=_WORKERS_MAX)
-    unserved = await visit.queue.admin.unserved() if visit.may("list_problems") else []
-    models = await visit.service.runner.read(overview_operations.affinities, found)
+    unserved = []
+    if visit.may("list_problems"):
+        unserved = await visit.shared.read("unserved", visit.queue.admin.unserved)
+    flows = await visit.service.runner.read(overview_operations.affinities, found)
+    models = {one.worker: overview.models_text(one) for one in overview.models(found, flows, visit.now)}
     order = {"silent": 0, "stopping": 1, "draining": 2, "active": 3}
     found.sort(key=lambda one: (order[one.state], one.worker))
     return rendering.page(
-        visit, "workers.html", "Workers and models", workers=found, models=models, unserved=unserved
+        visit, "workers.html", "Workers and models", workers=found, flows=flows, models=models, unserved=unserved
     )
 
 

@@ -20,7 +20,7 @@ async def show(visit: Visit) -> Response:
     if everything:
         findings = (await visit.queue.admin.report()).findings
     else:
-        findings = await AsyncWorkerCalls(visit.service.store).problems()
+        findings = await visit.shared.read("problems", AsyncWorkerCalls(visit.service.store).problems)
     order = {"problem": 0, "warning": 1, "ok": 2}
     findings = sorted(findings, key=lambda one: order[one.status])
     tokens = await visit.queue.admin.tokens.list(limit=_TOKENS) if _manages_tokens(visit) else None

@@ -1,10 +1,12 @@
 """One request of the dashboard: who looks, what was asked, and what may be done."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.requests import Request
@@ -20,11 +22,14 @@ from holdfast.service.problems import ProblemError
 from holdfast.service.routes import ROUTES
 
 FORM_BYTES_MAX: Final = 64 << 10
+SHARED_SECONDS: Final = 1.0
+"""For how long viewers share what was read of the whole queue."""
 NOTE: Final = "holdfast_note"
 """The cookie with a line of text for the next page."""
 _ENDPOINTS: Final = {route.name: route for route in ROUTES}
 
 Handler: TypeAlias = Callable[["Visit"], Awaitable[Response]]
+Found = TypeVar("Found")
 
 
 class Viewer(NamedTuple):
@@ -75,11 +80,41 @@ def check(endpoint: str, grants: access.Grants) -> None:
         access.check_any_job(grants)
 
 
+class SharedReads:
+    """Reads of the whole queue that all viewers share: ten open pages cost the store as much as one."""
+
+    def __init__(self) -> None:
+        self._reads: dict[str, tuple[asyncio.Task[Any], float]] = {}
+
+    async def read(self, name: str, read: Callable[[], Awaitable[Found]]) -> Found:
+        """Return what *read* returned within the last second, or returns now."""
+        task, began = self._reads.get(name, (None, 0.0))
+        if task is None or (task.done() and time.monotonic() >= began + SHARED_SECONDS):
+            task = asyncio.ensure_future(_await(read))
+            self._reads[name] = (task, time.monotonic())
+        try:
+            # A viewer who leaves does not cancel the read for the others.
+            found: Found = task.result() if task.done() else await asyncio.shield(task)
+        except Exception:
+            self._reads.pop(name, None)
+            raise
+        return found
+
+    def clear(self) -> None:
+        """Read again what is asked for next: a viewer has changed something."""
+        self._reads.clear()
+
+
+async def _await(read: Callable[[], Awaitable[Found]]) -> Found:
+    return await read()
+
+
 @dataclass(eq=False)
 class Visit:
     """One request."""
 
     service: Service
+    shared: SharedReads
     view: View
     request: Request
     base: str

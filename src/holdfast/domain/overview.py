@@ -29,6 +29,7 @@ _LANES_MAX: Final = 50
 _AFFINITIES_MAX: Final = 50
 _KEYS_SHOWN: Final = 3
 LATE_LANES: Final = "late lanes"
+_HOURS_LEAST: Final = 1 / 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,14 @@ class WorkerModels:
     """Handlers that were running at the last report."""
     started_at: datetime
     """When the worker started."""
+    waiting: int = 0
+    """Ready jobs that name one of the affinities it has loaded."""
+    hold_left: float | None = None
+    """For how many more seconds it prefers jobs of these affinities; None if as long as there are any."""
+    switches_saved: int = 0
+    """How many more switches it would have made if it had run its jobs in the order in which they were enqueued."""
+    switches_per_hour: float | None = None
+    """Switches for each hour; None in the first ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,13 +414,43 @@ def _waiting_by_lane(backlog: Backlog) -> dict[str, tuple[int, float]]:
     return found
 
 
-def models(workers: Sequence[WorkerInfo]) -> list[WorkerModels]:
+def models(workers: Sequence[WorkerInfo], flows: Iterable[AffinityFlow], now: datetime) -> list[WorkerModels]:
     """Return the live workers that have loaded an affinity or switched one."""
-    return [
-        WorkerModels(one.worker, one.loaded, one.switches, one.running, one.started_at)
-        for one in workers
-        if (one.loaded or one.switches) and one.state != "silent"
-    ]
+    ready = {one.affinity: one.ready for one in flows}
+    found = []
+    for one in workers:
+        if not (one.loaded or one.switches) or one.state == "silent":
+            continue
+        hours = (now - one.started_at).total_seconds() / 3600
+        found.append(
+            WorkerModels(
+                one.worker,
+                one.loaded,
+                one.switches,
+                one.running,
+                one.started_at,
+                sum(ready.get(name, 0) for name in one.loaded),
+                None if one.hold_left is None else max(0.0, one.hold_left - (now - one.beat_at).total_seconds()),
+                one.switches_saved,
+                one.switches / hours if hours > _HOURS_LEAST else None,
+            )
+        )
+    return found
+
+
+def models_text(one: WorkerModels) -> str:
+    """Return what concerns the affinities of a worker in one line, for every screen."""
+    parts = []
+    if one.loaded:
+        parts.append(f"{_many(one.waiting, limits.BACKLOG_COUNTED_MAX)} waiting")
+    if one.loaded and one.hold_left is not None:
+        parts.append(f"kept for {_age(one.hold_left)} more" if one.hold_left >= 1 else "gives way to others now")
+    if one.switches:
+        hourly = "" if one.switches_per_hour is None else f" ({one.switches_per_hour:,.1f} an hour)"
+        parts.append(f"{one.switches:,} switch{'' if one.switches == 1 else 'es'}{hourly}")
+    if one.switches_saved:
+        parts.append(f"{one.switches_saved:,} saved")
+    return ", ".join(parts)
 
 
 def affinities(ready: Iterable[tuple[str, int]], workers: Sequence[WorkerInfo]) -> list[AffinityFlow]:

@@ -341,6 +341,10 @@ class WorkerInfo:
     """The affinities it has loaded."""
     switches: int = 0
     """How often one of these was replaced by another."""
+    switches_saved: int = 0
+    """How many more switches it would have made if it had run its jobs in the order in which they were enqueued."""
+    hold_left: float | None = None
+    """For how many seconds after its last report it prefers jobs of these affinities; None without a bound."""
     requested: WorkerRequest | None = None
     """What `admin.drain_worker` or `admin.stop_worker` requested of it."""
     started_at: datetime = _NEVER

@@ -46,8 +46,10 @@ async def overview(tx: StoreTransaction) -> Overview:
     )
     ready = sum(one.jobs for one in backlog.ready)
     activity = decisions.activity(ready, backlog.running, workers)
+    flows = await affinities(tx, workers)
+    at = validation.datetime_of(now_ms)
     return Overview(
-        at=validation.datetime_of(now_ms),
+        at=at,
         activity=activity,
         sentence=decisions.sentence(activity, len(found)),
         needs=decisions.first(found),
@@ -60,10 +62,10 @@ async def overview(tx: StoreTransaction) -> Overview:
         blocked=backlog.blocked,
         lanes=tuple(decisions.lane_flows(backlog, routing.lanes, rows, now_ms)),
         workers=tuple(workers),
-        models=tuple(decisions.models(workers)),
+        models=tuple(decisions.models(workers, flows, at)),
         dependent=backlog.dependent,
         parked=backlog.parked,
-        affinities=tuple(await affinities(tx, workers)),
+        affinities=tuple(flows),
     )
 
 

@@ -496,9 +496,12 @@ async def publish_kinds(http: Http, publications: Mapping[str, Publication], pub
 @over_http(job_operations.write_worker)
 async def write_worker(http: Http, worker: results.WorkerInfo) -> results.WorkerRequest | None:
     """Write the registry row of a worker."""
-    told = ("incarnation", "host", "process", "version", "state", "concurrency", "running", "switches")
+    told = ("incarnation", "host", "process", "version", "state", "concurrency", "running")
+    warm = ("switches", "switches_saved", "hold_left")
     named = ("lanes", "kinds", "capabilities", "loaded")
-    body = {name: getattr(worker, name) for name in told} | {name: list(getattr(worker, name)) for name in named}
+    body = {name: getattr(worker, name) for name in told + warm} | {
+        name: list(getattr(worker, name)) for name in named
+    }
     reply = await http.post(path("workers", worker.worker), body, method="PUT")
     requested: results.WorkerRequest | None = reply["requested"]
     return requested

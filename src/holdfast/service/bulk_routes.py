@@ -343,6 +343,8 @@ BULK: Final = (
                 "capabilities": schemas.array(schemas.text(), limits.CAPABILITIES_MAX),
                 "loaded": schemas.array(schemas.text(), limits.AFFINITIES_MAX),
                 "switches": schemas.integer(0, _FAR),
+                "switches_saved": schemas.integer(0, _FAR),
+                "hold_left": schemas.nullable(schemas.number(0, _FAR)),
             },
         ),
         body_example={

@@ -194,6 +194,8 @@ class SqlRecords(SqlQueries):
             "concurrency": worker.concurrency,
             "running": worker.running,
             "switches": worker.switches,
+            "switches_saved": worker.switches_saved,
+            "hold_left_ms": None if worker.hold_left is None else round(1000 * worker.hold_left),
             **{name: strict_json.compact(list(getattr(worker, name))) for name in _WORKER_LISTS},
             "now": now.wall_ms,
         }
@@ -264,6 +266,7 @@ def _worker(row: Row) -> results.WorkerInfo:
     values = dict(zip(_WORKER_FIELDS, row, strict=True))
     values |= {name: tuple(strict_json.decode(values[name])) for name in _WORKER_LISTS}
     values |= {name: validation.datetime_of(values[name]) for name in _WORKER_TIMES}
+    values["hold_left"] = None if values["hold_left"] is None else values["hold_left"] / 1000
     return results.WorkerInfo(**values)
 
 

@@ -83,7 +83,7 @@ class WorkerLoop:
         self._threads = ThreadExecutor(self._executor_queue, event_queue)
         self._coroutines = TaskExecutor(self._executor_queue, event_queue, timer)
         self._stuck = stuck_handlers.StuckHandlers(self._executor_queue, settings.concurrency, timer)
-        self._affinities = self._create_affinity_loader()
+        self.affinities = self._create_affinity_loader()
         """The loaded affinities; None if this worker loads nothing."""
         self._dispatcher: Dispatcher | None = None
         """Created when the first attempt has to be isolated."""
@@ -174,8 +174,8 @@ class WorkerLoop:
         if self._turns is not None:
             self._turns.close()
         self._threads.close()
-        if self._affinities is not None:
-            await self._affinities.close()
+        if self.affinities is not None:
+            await self.affinities.close()
         await self._coroutines.close()
 
     async def _wait(self) -> None:
@@ -230,8 +230,8 @@ class WorkerLoop:
     def _attempt_decided(self, attempt: RunningAttempt) -> None:
         if self.held.decided(attempt):
             self._stuck.watch(attempt)
-            if self._affinities is not None and attempt.stopped == "cancel":
-                self._affinities.leave(attempt)
+            if self.affinities is not None and attempt.stopped == "cancel":
+                self.affinities.leave(attempt)
 
     def _notified(self, of: Literal["jobs", "sessions"]) -> None:
         if of == "jobs":
@@ -255,7 +255,7 @@ class WorkerLoop:
     def _free(self, attempts: Sequence[RunningAttempt]) -> None:
         """Record that attempts have left their slots."""
         self._busy -= len(attempts)
-        if self._turns is None and self._dispatcher is None and self._affinities is None:
+        if self._turns is None and self._dispatcher is None and self.affinities is None:
             return
         for attempt in attempts:
             self._slot_freed(attempt)
@@ -265,8 +265,8 @@ class WorkerLoop:
             self._turns.slot_freed(attempt)
         if self._dispatcher is not None:
             self._dispatcher.slot_freed(attempt)
-        if self._affinities is not None:
-            self._affinities.release(attempt)
+        if self.affinities is not None:
+            self.affinities.release(attempt)
 
     def _exchange_ended(self) -> None:
         for exchange in [one for one in self._exchanges if one.done()]:
@@ -309,8 +309,8 @@ class WorkerLoop:
         """Free the slots of handlers that do not stop, and shut down if there are too many of them."""
         self._free(self._stuck.reclaim_slots())
         stuck = self._stuck.error_if_too_many()
-        if self._affinities is not None:
-            stuck = self._affinities.cancel_overdue() or stuck
+        if self.affinities is not None:
+            stuck = self.affinities.cancel_overdue() or stuck
         if stuck is not None and self.fatal_error is None:
             self.fatal_error = stuck
             log.critical("%s", stuck)
@@ -387,7 +387,7 @@ class WorkerLoop:
             and self._found_all
             and room >= claim_ahead.BATCH_MAX
             and self._turns is None
-            and self._affinities is None
+            and self.affinities is None
             and self._dispatcher is None
         )
 
@@ -476,18 +476,18 @@ class WorkerLoop:
     def _poll_seconds(self) -> float:
         """How long to wait for a notification before the next claim."""
         # Jobs of an affinity that is not loaded may be claimed after a time, without a notification.
-        return _POLL_SECONDS if self._affinities is not None else self._store.notifier.poll_seconds
+        return _POLL_SECONDS if self.affinities is not None else self._store.notifier.poll_seconds
 
     def claim_options(self) -> ClaimOptions:
         """Return the options of a claim."""
         options = self._subscription.options
-        if self._affinities is not None:
-            options = {**options, **self._affinities.claim_options()}
+        if self.affinities is not None:
+            options = {**options, **self.affinities.claim_options()}
         return options
 
     def _free_slots(self) -> int:
         """Return how many of the jobs claimed next can start at once; 0 if affinities may have to be loaded first."""
-        if self._affinities is not None or len(self._exchanges) > 1:
+        if self.affinities is not None or len(self._exchanges) > 1:
             return 0
         return max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
@@ -525,7 +525,7 @@ class WorkerLoop:
 
     def _submit(self, attempts: Sequence[RunningAttempt]) -> None:
         """Queue attempts for slots; those whose affinity is not loaded wait for it first."""
-        self._executor_queue.put(attempts if self._affinities is None else self._affinities.admit(attempts))
+        self._executor_queue.put(attempts if self.affinities is None else self.affinities.admit(attempts))
 
     def _executor_for(self, attempt: RunningAttempt) -> Executor:
         if attempt.isolated and self._dispatcher is not None:
@@ -546,18 +546,18 @@ class WorkerLoop:
         """The loaded affinities."""
         return (
             subscription.affinities_of(self._subscription.options)
-            if self._affinities is None
-            else self._affinities.loaded
+            if self.affinities is None
+            else self.affinities.loaded
         )
 
     @property
     def switches(self) -> int:
         """How often an affinity was unloaded to make room for another."""
-        return 0 if self._affinities is None else self._affinities.switches
+        return 0 if self.affinities is None else self.affinities.switches
 
     def status(self) -> WorkerStatus:
         """Return the worker's running jobs, counters and recent failures. Safe to call from any thread."""
-        affinities = self._affinities
+        affinities = self.affinities
         return WorkerStatus(
             self._settings.name,
             running_jobs(self._keeper.held(), self._timer.monotonic()),

@@ -97,6 +97,7 @@ class WorkerMaintenance:
     async def write_row(self) -> None:
         """Write this worker's row in the registry, and pass on a new request to drain or stop."""
         claim_options = self._worker_loop.claim_options()
+        affinities = self._worker_loop.affinities
         info = results.WorkerInfo(
             worker=claim_options["worker"],
             incarnation=claim_options["incarnation"],
@@ -111,6 +112,8 @@ class WorkerMaintenance:
             capabilities=tuple(claim_options.get("capabilities", ())),
             loaded=self._worker_loop.loaded,
             switches=self._worker_loop.switches,
+            switches_saved=0 if affinities is None else affinities.switches_saved,
+            hold_left=None if affinities is None else affinities.hold_left,
         )
         requested = await self._calls.beat(info)
         if requested is not None and requested != self._requested:

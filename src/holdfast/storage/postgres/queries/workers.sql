@@ -12,14 +12,15 @@ update holdfast.worker set requested = case requested when 'stop' then 'stop' el
 -- Store the self-reported status of one start of a worker, and read what was requested of it.
 insert into holdfast.worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
-    switches, started_at_ms, beat_at_ms
+    switches, switches_saved, hold_left_ms, started_at_ms, beat_at_ms
 ) values (
     %(worker)s, %(incarnation)s, %(host)s, %(process)s, %(version)s, %(state)s, %(concurrency)s, %(running)s, %(lanes)s,
-    %(kinds)s, %(capabilities)s, %(loaded)s, %(switches)s, %(now)s, %(now)s
+    %(kinds)s, %(capabilities)s, %(loaded)s, %(switches)s, %(switches_saved)s, %(hold_left_ms)s, %(now)s, %(now)s
 )
 on conflict (worker, incarnation) do update
    set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
-       switches = excluded.switches, beat_at_ms = excluded.beat_at_ms
+       switches = excluded.switches, switches_saved = excluded.switches_saved,
+       hold_left_ms = excluded.hold_left_ms, beat_at_ms = excluded.beat_at_ms
 returning requested;
 
 -- name: workers_delete
@@ -34,7 +35,7 @@ delete from holdfast.worker
 -- name: workers_newest
 -- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
-       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
+       w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast.lease l
          cross join lateral unnest(l.seqs) as u (seq)
           join holdfast.job j on j.seq = u.seq
@@ -47,7 +48,7 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
 -- name: workers_of_name
 -- Read every start of a worker, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
-       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
+       w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast.lease l
          cross join lateral unnest(l.seqs) as u (seq)
           join holdfast.job j on j.seq = u.seq

@@ -12,14 +12,15 @@ update holdfast_worker set requested = case requested when 'stop' then 'stop' el
 -- Store the self-reported status of one start of a worker, and read what was requested of it.
 insert into holdfast_worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
-    switches, started_at_ms, beat_at_ms
+    switches, switches_saved, hold_left_ms, started_at_ms, beat_at_ms
 ) values (
     :worker, :incarnation, :host, :process, :version, :state, :concurrency, :running, :lanes, :kinds, :capabilities,
-    :loaded, :switches, :now, :now
+    :loaded, :switches, :switches_saved, :hold_left_ms, :now, :now
 )
 on conflict (worker, incarnation) do update
    set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
-       switches = excluded.switches, beat_at_ms = excluded.beat_at_ms
+       switches = excluded.switches, switches_saved = excluded.switches_saved,
+       hold_left_ms = excluded.hold_left_ms, beat_at_ms = excluded.beat_at_ms
 returning requested;
 
 -- name: workers_delete
@@ -31,7 +32,7 @@ delete from holdfast_worker
 -- name: workers_newest
 -- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
-       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
+       w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
          where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
@@ -42,7 +43,7 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
 -- name: workers_of_name
 -- Read every start of a worker, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
-       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
+       w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
          where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
