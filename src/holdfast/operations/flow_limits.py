@@ -97,7 +97,7 @@ async def findings(tx: StoreTransaction) -> list[Finding]:
         return []
     stalled = await tx.stalled_gates(limits.CHUNK)
     if not stalled:
-        return [Finding("limits", "ok", f"{len(routing.limits)} limits by key; no parked job was left behind")]
+        return [Finding("limits", "ok", f"{len(routing.limits)} set; no parked job was left behind")]
     detail = f"jobs are parked at {len(stalled)} keys, although none of these runs a job and nothing looks at them"
     return [Finding("limits", "warning", detail, "a worker, or `holdfast serve`, frees them within minutes")]
 

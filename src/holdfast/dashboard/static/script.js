@@ -93,6 +93,7 @@ if (page !== undefined) {
 const showEvent = (event) => {
   const body = $("#events");
   if (!body) return;
+  $("#no-events").hidden = true;
   const row = body.insertRow(0);
   const at = new Date(event.at_ms).toISOString();
   for (const [text, kind] of [[event.name, ""], [event.job_id, "name"], [event.kind, "name"], [event.lane, "wide name"], [at.slice(11, 19), "number"]]) {
