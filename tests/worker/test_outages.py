@@ -7,14 +7,16 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Context
+from holdfast import Context, Middleware
+from holdfast.client.queue_state import state_of
 from holdfast.domain.backoff import RetryPolicy
 from holdfast.errors import StoreUnreachable
 from holdfast.webhooks.sender import StoreFailures
@@ -179,6 +181,35 @@ def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(
             wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
         # The claim loop waits without a timeout; only the lease keeper can wake it when the store answers.
         assert wait_finished(queue, enqueued.id).state == "done"
+
+
+class SlowClaims(Middleware):
+    """The first claim that leases jobs is answered after a whole lease."""
+
+    def __init__(self, timer: MovableTimer, lease: float) -> None:
+        self._timer = timer
+        self._seconds = lease
+
+    def claim(self, call: object) -> Generator[None, Any, None]:
+        claims = yield
+        if claims:
+            self._timer.advance(self._seconds)
+            self._seconds = 0.0
+
+
+def test_a_claim_that_is_answered_after_an_outage_of_a_lease_still_holds_its_job(harness: Harness) -> None:
+    timer = MovableTimer()
+    queue = harness.open()
+    state_of(queue).middleware = (SlowClaims(timer, 30),)
+
+    @queue.task("short", max_attempts=1)
+    def short(context: Context) -> bool:
+        return context.wait_cancelled(0.3)
+
+    enqueued = short.enqueue()
+    with running_worker(queue, lease=30, concurrency=1, timer=timer):
+        job = wait_finished(queue, enqueued.id)
+    assert (job.state, job.result, job.attempt) == ("done", False, 1)
 
 
 # --- a server that is down or frozen -------------------------------------------------------------------------------

@@ -79,6 +79,26 @@ class LeaseKeeper:
         for thread in self._threads:
             thread.start()
 
+    async def renew_late(self, store: Store, attempts: Sequence[RunningAttempt]) -> None:
+        """Renew new leases at once if their claim was answered late.
+
+        A claim that hangs in an outage may be carried out long after it was sent. Counted from then, its lease could
+        end before the first renewal, although the store has just granted it.
+        """
+        sent_at = self._timer.monotonic()
+        late_before = sent_at + self.lease_seconds - self._renewal_seconds
+        if not any(attempt.lease_ends_at < late_before for attempt in attempts):
+            return
+        # If this fails or a lease is lost, the attempt ends as it would have without this renewal.
+        with suppress(errors.Unavailable):
+            for chunk in _chunks(attempts):
+                updates = [LeaseUpdate(claim) for _, claims in chunk for claim in claims]
+                answers, _ = await AsyncWorkerCalls(store).renew_many(updates)
+                remaining = iter(answers)
+                for attempt, claims in chunk:
+                    if isinstance(_combine(list(islice(remaining, len(claims)))), Renewal):
+                        attempt.lease_ends_at = sent_at + self.lease_seconds
+
     def add(self, attempts: Iterable[RunningAttempt]) -> None:
         """Renew the leases of *attempts* from now on, and write what their handlers emit."""
         attempts = list(attempts)

@@ -415,6 +415,7 @@ class WorkerLoop:
             await self._settle_and_claim(ended, job_room)
         if self._turns is not None and turn_slots:
             async for claimed in self._turns.claim(turn_slots):
+                await self._keeper.renew_late(self._store, claimed)
                 self._start_attempts(claimed)
 
     async def _settle_and_claim(self, ended: list[RunningAttempt], room: int) -> None:
@@ -447,7 +448,7 @@ class WorkerLoop:
                 self._retrying.succeeded()
                 self._found_all = len(claims) == room
                 self.held.settled(ended, settlements)
-                self._start_claims(claims, sent_at)
+                await self._start_claims(claims, sent_at)
                 pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
                 self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
                 return
@@ -493,11 +494,11 @@ class WorkerLoop:
 
     # --- starting attempts -----------------------------------------------------------------------------------------
 
-    def _start_claims(self, claims: Sequence[Claim], sent_at: float) -> None:
+    async def _start_claims(self, claims: Sequence[Claim], sent_at: float) -> None:
         tasks = self._settings.tasks
-        self._start_attempts(
-            [RunningAttempt(claim, tasks.get(claim.job.kind), sent_at, self._timer) for claim in claims]
-        )
+        attempts = [RunningAttempt(claim, tasks.get(claim.job.kind), sent_at, self._timer) for claim in claims]
+        await self._keeper.renew_late(self._store, attempts)
+        self._start_attempts(attempts)
 
     def _start_attempts(self, attempts: Sequence[RunningAttempt]) -> None:
         """Hold the leases of *attempts* and run them when slots become free."""

@@ -21,7 +21,7 @@ _HINTS: dict[type[errors.HoldfastError], str] = {
     errors.StoreBusy: "other writers held the file for too long; try again",
     errors.StoreFull: "the disk is full; nothing was stored",
     errors.ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
-    errors.StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists, and its permissions",
+    errors.StoreUnreachable: "the file cannot be opened, read or written; check its folder and permissions",
     errors.UnsupportedStore: "the file is not a SQLite database, or is encrypted; check the path",
     errors.StoreDamaged: "the file is not a valid SQLite database; restore it from a backup",
 }
