@@ -246,7 +246,7 @@ def overview(one: Overview) -> Document:
     }
 
 
-def failure_group(one: results.FailureGroup) -> Document:
+def failure_pattern(one: results.FailurePattern) -> Document:
     """Return jobs that failed in the same way."""
     return _with_timestamps(one)
 
@@ -396,7 +396,7 @@ def _with_timestamps(
     | FlowMinute
     | Need
     | WorkerModels
-    | results.FailureGroup
+    | results.FailurePattern
     | results.WorkerInfo
     | schedules.Schedule
     | groups.JobGroup

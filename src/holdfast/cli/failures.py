@@ -1,4 +1,4 @@
-"""`holdfast failures`: failed jobs in groups that failed in the same way."""
+"""`holdfast failures`: failed jobs by the pattern in which they failed."""
 
 import click
 
@@ -7,7 +7,7 @@ from holdfast.cli import errors, formatting, job_list, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits, routing
-from holdfast.types import FailureGroup
+from holdfast.types import FailurePattern
 
 _JOBS = 10
 
@@ -22,7 +22,7 @@ _JOBS = 10
     """,
 )
 def failures() -> None:
-    """Show failed jobs in groups that failed in the same way."""
+    """Show failed jobs by the pattern in which they failed."""
 
 
 @failures.command(
@@ -39,21 +39,21 @@ def failures() -> None:
 )
 @click.option("--kind", help="Only failures of this kind.")
 @click.option("--tenant", help="Only failures of this tenant's jobs.")
-@click.option("--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of groups.")
+@click.option("--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of patterns.")
 @pass_terminal
 def list_(terminal: Terminal, kind: str | None, tenant: str | None, limit: int) -> None:
-    """List groups of failed jobs, those with the newest failure first."""
+    """List patterns of failed jobs, those with the newest failure first."""
     with terminal.queue() as queue:
         found = queue.admin.failures(kind=kind, tenant=tenant, limit=limit)
     if terminal.json:
-        terminal.emit({"failures": [json_view.failure_group(one) for one in found]})
+        terminal.emit({"failures": [json_view.failure_pattern(one) for one in found]})
     elif found:
         terminal.show(tables.table(_columns(terminal, found), terminal.out.width))
     else:
         terminal.note("no jobs have failed")
 
 
-def _columns(terminal: Terminal, found: list[FailureGroup]) -> list[tables.Column]:
+def _columns(terminal: Terminal, found: list[FailurePattern]) -> list[tables.Column]:
     return [
         tables.Column("FINGERPRINT", [one.fingerprint for one in found], style="dim"),
         tables.Column("COUNT", [count(one.count) for one in found], justify="right"),
@@ -83,7 +83,7 @@ def count(number: int) -> str:
 @click.option("--tenant", help="Only failures of this tenant's jobs.")
 @pass_terminal
 def show(terminal: Terminal, fingerprint: str, tenant: str | None) -> None:
-    """Show one group, the newest failure and the newest jobs."""
+    """Show one pattern, the newest failure and the newest jobs."""
     with terminal.queue() as queue:
         found = queue.admin.failures(fingerprint=fingerprint, tenant=tenant, limit=limits.PAGE_MAX)
         page = queue.jobs(fingerprint=fingerprint, tenant=tenant, limit=_JOBS)
@@ -95,7 +95,7 @@ def show(terminal: Terminal, fingerprint: str, tenant: str | None) -> None:
             exit_code=errors.REFUSED,
         )
     if terminal.json:
-        terminal.emit({"failure": json_view.failure_group(found[0]), "jobs": [json_view.job(job) for job in page]})
+        terminal.emit({"failure": json_view.failure_pattern(found[0]), "jobs": [json_view.job(job) for job in page]})
         return
     _draw(terminal, found[0])
     newest = next((job.failure for job in page if job.failure is not None), None)
@@ -112,7 +112,7 @@ def show(terminal: Terminal, fingerprint: str, tenant: str | None) -> None:
         terminal.note(f"there are more: holdfast jobs list --fingerprint {fingerprint}")
 
 
-def _draw(terminal: Terminal, one: FailureGroup) -> None:
+def _draw(terminal: Terminal, one: FailurePattern) -> None:
     terminal.paragraph(f"{one.error}: {one.message}")
     rows = (
         ("kind", one.kind),

@@ -6,7 +6,7 @@ from holdfast.dashboard import charts, filters, rendering
 from holdfast.dashboard.visits import Visit
 from holdfast.domain import access
 from holdfast.domain.overview import Need, Overview, models_text
-from holdfast.domain.results import FailureGroup
+from holdfast.domain.results import FailurePattern
 
 _FAILURES_MAX = 50
 _SCHEDULES_MAX = 1_000
@@ -56,21 +56,21 @@ def _need_link(visit: Visit, need: Need) -> tuple[str, str]:
 
 
 async def _some_jobs(visit: Visit) -> Response:
-    groups = await _groups(visit, None)
+    patterns = await _patterns(visit, None)
     running = await visit.queue.jobs(state="running", tenant=visit.grants.tenant, limit=_JOBS_SHOWN)
     jobs = [one for one in running if access.covers(visit.grants, one.lane, one.kind)]
-    recent = [one for one in groups if one.this_hour]
-    return rendering.page(visit, "overview_of_some.html", "Overview", groups=recent, jobs=jobs, alert=bool(recent))
+    recent = [one for one in patterns if one.this_hour]
+    return rendering.page(visit, "overview_of_some.html", "Overview", patterns=recent, jobs=jobs, alert=bool(recent))
 
 
 async def failures(visit: Visit) -> Response:
-    """Show failed jobs in groups that failed in the same way, or one of these groups."""
+    """Show failed jobs by the pattern in which they failed, or one of these patterns."""
     fingerprint = visit.query.get("fingerprint") or None
-    groups = await _groups(visit, fingerprint)
-    return rendering.page(visit, "failures.html", "Failures", groups=groups, fingerprint=fingerprint)
+    patterns = await _patterns(visit, fingerprint)
+    return rendering.page(visit, "failures.html", "Failures", patterns=patterns, fingerprint=fingerprint)
 
 
-async def _groups(visit: Visit, fingerprint: str | None) -> list[FailureGroup]:
-    """Return the groups that the viewer may see: all lanes of a group must be within the scopes."""
+async def _patterns(visit: Visit, fingerprint: str | None) -> list[FailurePattern]:
+    """Return the patterns that the viewer may see: all lanes of a pattern must be within the scopes."""
     found = await visit.queue.admin.failures(fingerprint=fingerprint, tenant=visit.grants.tenant, limit=_FAILURES_MAX)
     return [one for one in found if all(access.covers(visit.grants, lane, one.kind) for lane in one.lanes)]

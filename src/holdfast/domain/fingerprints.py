@@ -74,7 +74,7 @@ def _user_frames(trace: str) -> tuple[str, ...]:
     return tuple(f"{_SLASH.split(path)[-1]} {function}" for path, function in own[-_FRAMES_MAX:])
 
 
-# --- groups --------------------------------------------------------------------------------------------------------
+# --- patterns ------------------------------------------------------------------------------------------------------
 
 
 class FailureCount(NamedTuple):

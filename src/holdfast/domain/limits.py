@@ -76,7 +76,7 @@ BACKLOG_PRIORITIES_MAX: Final = 32
 BACKLOG_TURNS_MAX: Final = 1_000
 BACKLOG_HEADS_MAX: Final = 20_000
 FAILURES_COUNTED_MAX: Final = 1_000
-FAILURE_GROUP_WRITTEN_MS: Final = 60 * SECOND_MS
+FAILURE_PATTERN_WRITTEN_MS: Final = 60 * SECOND_MS
 
 # Rollups: how wide they are, how long they are kept before they are merged, and how many lanes and kinds they have.
 ROLLUP_MS: Final = 10 * SECOND_MS

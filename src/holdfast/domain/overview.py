@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from holdfast.domain import limits, rollups
 from holdfast.domain.gates import LimitRow, WaitingGate
-from holdfast.domain.results import Backlog, FailureGroup, Finding, WorkerInfo
+from holdfast.domain.results import Backlog, FailurePattern, Finding, WorkerInfo
 from holdfast.domain.rollups import ByLane
 from holdfast.domain.routing import Lane, LaneState
 from holdfast.domain.serving import Unserved
@@ -182,7 +182,7 @@ class Overview:
 
 
 def needs(
-    failures: Iterable[FailureGroup],
+    failures: Iterable[FailurePattern],
     backlog: Backlog,
     lanes: Mapping[str, Lane],
     unserved: Iterable[Unserved],
@@ -201,12 +201,12 @@ def needs(
     return [need for _, need in sorted(ranked, key=lambda one: (one[0], -one[1].count))]
 
 
-def rises(group: FailureGroup) -> bool:
+def rises(pattern: FailurePattern) -> bool:
     """Return whether a failure happens more often than before."""
-    return group.this_hour >= max(_RISE * group.hour_before, 1)
+    return pattern.this_hour >= max(_RISE * pattern.hour_before, 1)
 
 
-def _of_failure(one: FailureGroup) -> Need:
+def _of_failure(one: FailurePattern) -> Need:
     is_new = not one.hour_before and one.count == one.this_hour
     rise = "new" if is_new else f"{_many(one.hour_before)} in the hour before"
     return Need(

@@ -191,7 +191,7 @@ class ArtifactInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroup:
+class FailurePattern:
     """Jobs that failed in the same way: the same kind, exception, place and message, up to numbers and ids."""
 
     fingerprint: str

@@ -1,4 +1,4 @@
-"""Failures by fingerprint: recorded as jobs fail, read as groups."""
+"""Failures by fingerprint: recorded as jobs fail, read as patterns."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ async def record(tx: StoreTransaction, failed: Sequence[JobRow], now: clock.Now)
         await tx.record_failures(prints, now)
 
 
-async def groups(
+async def patterns(
     tx: StoreTransaction, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int
-) -> list[results.FailureGroup]:
-    """Return the groups with the newest failures."""
+) -> list[results.FailurePattern]:
+    """Return the patterns with the newest failures."""
     counts = await tx.failure_counts(fingerprint, tenant, kind, limit, await tx.now())
     return [
-        results.FailureGroup(
+        results.FailurePattern(
             fingerprint=one.print.fingerprint,
             kind=one.print.kind,
             error=one.print.error,
@@ -45,6 +45,6 @@ async def groups(
 
 
 async def prune(tx: StoreTransaction, age_ms: int) -> bool:
-    """Delete a chunk of the failures older than *age_ms*, and of groups that have none; return if there were any."""
+    """Delete a chunk of the failures older than *age_ms*, and of patterns without any; return if there were some."""
     now = await tx.now()
     return bool(await tx.delete_failures(now.wall_ms - age_ms, now, limits.CHUNK))

@@ -36,7 +36,7 @@ async def overview(tx: StoreTransaction) -> Overview:
     # A queue without limits reads nothing for them, as one without affinities does below.
     gates = await tx.waiting_gates(now, _GATES, limits.BACKLOG_COUNTED_MAX) if routing.limits else []
     found = decisions.needs(
-        await failures.groups(tx, None, None, None, _FAILURES),
+        await failures.patterns(tx, None, None, None, _FAILURES),
         backlog,
         routing.lanes,
         unserved,

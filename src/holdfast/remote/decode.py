@@ -269,9 +269,9 @@ def overview(one: Document) -> Overview:
     return Overview(**{**_with_times(one), **parts})
 
 
-def failure_group(one: Document) -> results.FailureGroup:
+def failure_pattern(one: Document) -> results.FailurePattern:
     """Return jobs that failed in the same way."""
-    return results.FailureGroup(**_with_times(one))
+    return results.FailurePattern(**_with_times(one))
 
 
 def unserved(one: Document) -> Unserved:

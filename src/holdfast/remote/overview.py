@@ -14,13 +14,13 @@ async def overview(http: Http) -> Overview:
     return decode.overview(await http.get(path("overview")))
 
 
-@over_http(failure_operations.groups)
-async def failure_groups(
+@over_http(failure_operations.patterns)
+async def failure_patterns(
     http: Http, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int
-) -> list[results.FailureGroup]:
-    """Return the groups with the newest failures."""
+) -> list[results.FailurePattern]:
+    """Return the patterns with the newest failures."""
     query = {"fingerprint": fingerprint, "tenant": tenant, "kind": kind, "limit": limit}
-    return [decode.failure_group(one) for one in (await http.get(path("failures"), query))["failures"]]
+    return [decode.failure_pattern(one) for one in (await http.get(path("failures"), query))["failures"]]
 
 
 @over_http(failure_operations.prune)

@@ -9,7 +9,7 @@ from holdfast import json_view
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import access, claims, errors, kinds, limits, new_job, strict_json, validation
 from holdfast.domain.output import OutputWrite, StreamEnd, check_text
-from holdfast.domain.results import FailureGroup, WorkerInfo
+from holdfast.domain.results import FailurePattern, WorkerInfo
 from holdfast.operations import admin as admin_operations, failures as failure_operations, output as output_operations
 from holdfast.service import new_jobs, problems
 from holdfast.service.call import Call, check_limits, reply, reply_text
@@ -183,14 +183,14 @@ async def overview(call: Call) -> Response:
 
 
 async def failures(call: Call) -> Response:
-    """Return failed jobs in groups that failed in the same way, within the caller's scope."""
+    """Return failed jobs by the pattern in which they failed, within the caller's scope."""
     query = {name: value for name, value in call.query.items() if name != "tenant"}
     found = await call.queue.admin.failures(tenant=call.tenant, **query)
-    groups = [json_view.failure_group(one) for one in found if _sees_failures(call, one)]
-    return reply({"failures": groups})
+    patterns = [json_view.failure_pattern(one) for one in found if _sees_failures(call, one)]
+    return reply({"failures": patterns})
 
 
-def _sees_failures(call: Call, one: FailureGroup) -> bool:
+def _sees_failures(call: Call, one: FailurePattern) -> bool:
     kinds, lanes = call.grants.kinds, call.grants.lanes
     return (kinds is None or one.kind in kinds) and (lanes is None or set(one.lanes) <= set(lanes))
 

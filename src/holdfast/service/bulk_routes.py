@@ -257,7 +257,7 @@ BULK: Final = (
         "GET",
         "/v1/failures",
         "list_failures",
-        "List failed jobs in groups that failed in the same way, newest failure first",
+        "List failed jobs by the pattern in which they failed, newest failure first",
         bulk.failures,
         ("read",),
         schemas.shape(failures=_ANSWERS),

@@ -30,17 +30,17 @@ class ChartTransaction(ABC):
 
     @abstractmethod
     async def record_failures(self, failed: Sequence[JobFailure], now: Now) -> None:
-        """Append the failures of jobs, and store the groups that are new."""
+        """Append the failures of jobs, and store the patterns that are new."""
 
     @abstractmethod
     async def failure_counts(
         self, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int, now: Now
     ) -> list[FailureCount]:
-        """Return up to *limit* groups, those with the newest failures; None matches any value."""
+        """Return up to *limit* patterns, those with the newest failures; None matches any value."""
 
     @abstractmethod
     async def delete_failures(self, before_ms: int, now: Now, limit: int) -> int:
-        """Delete some failures before a time and groups that have none; return how many."""
+        """Delete some failures before a time and patterns that have none; return how many."""
 
     @abstractmethod
     async def append_rollups(self, width_ms: int, data: Mapping[int, str]) -> None:

@@ -258,9 +258,9 @@ SharedQuery: TypeAlias = Literal[
     "why_ready",
     "why_tenants",
     # charts
-    "failure_groups",
-    "failure_groups_delete",
-    "failure_groups_write",
+    "failure_patterns",
+    "failure_patterns_delete",
+    "failure_patterns_write",
     "failures_delete",
     "failures_floor",
     "failures_insert",

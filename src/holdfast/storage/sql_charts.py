@@ -20,7 +20,7 @@ class SqlCharts(SqlQueries):
     async def record_failures(self, failed: Sequence[JobFailure], now: Now) -> None:
         """Append failures."""
         at_ms = now.wall_ms
-        groups = {
+        patterns = {
             (one.print.fingerprint, one.tenant, one.lane): (
                 one.print.kind,
                 one.print.error,
@@ -32,15 +32,15 @@ class SqlCharts(SqlQueries):
             for one in failed
         }
         # In order, so that two transactions do not wait for each other.
-        # A group that was written within the last minute is not written again.
-        await self.query("failure_groups_write", many=[(*key, *groups[key]) for key in sorted(groups)])
+        # A pattern that was written within the last minute is not written again.
+        await self.query("failure_patterns_write", many=[(*key, *patterns[key]) for key in sorted(patterns)])
         rows = [(one.print.fingerprint, at_ms, one.seq, one.tenant, one.lane) for one in failed]
         await self.query("failures_insert", many=rows)
 
     async def failure_counts(
         self, fingerprint: str | None, tenant: str | None, kind: str | None, limit: int, now: Now
     ) -> list[FailureCount]:
-        """Return groups with the newest failures."""
+        """Return patterns with the newest failures."""
         values = {
             "fingerprint": fingerprint,
             "tenant": tenant,
@@ -52,16 +52,16 @@ class SqlCharts(SqlQueries):
         }
         return [
             FailureCount(FailurePrint(row[0], row[1], row[2], tuple(strict_json.decode(row[3])), row[4]), *row[5:])
-            for row in await self.query("failure_groups", values)
+            for row in await self.query("failure_patterns", values)
         ]
 
     async def delete_failures(self, before_ms: int, now: Now, limit: int) -> int:
-        """Delete old failures and groups without any."""
+        """Delete old failures and patterns without any."""
         [[failures]] = await self.query("failures_delete", {"before": before_ms, "limit": limit})
-        # For a minute, open transactions that this one does not see may add failures without writing the group.
-        before_ms = min(before_ms, now.wall_ms - limits.FAILURE_GROUP_WRITTEN_MS)
-        [[groups]] = await self.query("failure_groups_delete", {"before": before_ms, "limit": limit})
-        return int(failures) + int(groups)
+        # For a minute, open transactions that this one does not see may add failures without writing the pattern.
+        before_ms = min(before_ms, now.wall_ms - limits.FAILURE_PATTERN_WRITTEN_MS)
+        [[patterns]] = await self.query("failure_patterns_delete", {"before": before_ms, "limit": limit})
+        return int(failures) + int(patterns)
 
     async def append_rollups(self, width_ms: int, data: Mapping[int, str]) -> None:
         """Store rollups."""

@@ -17,7 +17,7 @@ from holdfast.domain.overview import Overview
 from holdfast.domain.results import (
     Backlog,
     CancelReport,
-    FailureGroup,
+    FailurePattern,
     Pruned,
     Requeued,
     StoreReport,
@@ -97,16 +97,16 @@ class Admin(Namespace):
         kind: str | None = None,
         tenant: str | None = None,
         limit: int = 100,
-    ) -> list[FailureGroup]:
-        """Return failed jobs in groups that failed in the same way, those with the newest failure first.
+    ) -> list[FailurePattern]:
+        """Return failed jobs by the pattern in which they failed, those with the newest failure first.
 
-        *fingerprint*, *kind* and *tenant* select the failures. At most *limit* groups are read, counted by tenant and
-        lane; `queue.jobs(fingerprint=…)` lists the jobs of one.
+        *fingerprint*, *kind* and *tenant* select the failures. At most *limit* patterns are read, counted by tenant
+        and lane; `queue.jobs(fingerprint=…)` lists the jobs of one.
         """
         fingerprint, kind = validate_calls.failure_fingerprint(fingerprint), validation.optional_name(kind, "kind")
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         tenant = validate_calls.tenant(tenant)
-        return self._runner.read(failure_operations.groups, fingerprint, tenant, kind, limit)
+        return self._runner.read(failure_operations.patterns, fingerprint, tenant, kind, limit)
 
     def report(self) -> StoreReport:
         """Return findings about the health of the store and its jobs."""

@@ -219,8 +219,8 @@ create index edge_waiting on holdfast.edge (parent, child)
     where ended is null;
 
 -- Failures of jobs, for lists and counts by fingerprint, and what failures with one fingerprint have in common, by
--- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no group.
-create table holdfast.failure_group (
+-- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no pattern.
+create table holdfast.failure_pattern (
     first_at_ms bigint not null,
     last_at_ms  bigint not null,
     fingerprint text collate "C" not null,
@@ -232,7 +232,7 @@ create table holdfast.failure_group (
     message     text not null,
     primary key (fingerprint, tenant, lane)
 );
-create index failure_group_last on holdfast.failure_group (last_at_ms);
+create index failure_pattern_last on holdfast.failure_pattern (last_at_ms);
 
 create table holdfast.failure (
     at_ms       bigint not null,

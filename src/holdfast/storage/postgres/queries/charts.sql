@@ -1,7 +1,7 @@
 -- Failures by fingerprint, and what charts are drawn from.
 
--- name: failure_groups
--- Read the groups with the newest failures: their failures counted up to a maximum, and their newest job.
+-- name: failure_patterns
+-- Read the patterns with the newest failures: their failures counted up to a maximum, and their newest job.
 select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.first_at_ms,
        coalesce((select f.at_ms from holdfast.failure f
                   where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
@@ -18,18 +18,18 @@ select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.
        (select (select j.id from holdfast.job j where j.seq = f.seq) from holdfast.failure f
          where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
          order by f.at_ms desc, f.seq desc limit 1)
-  from holdfast.failure_group g
+  from holdfast.failure_pattern g
  where (%(fingerprint)s::text is null or g.fingerprint = %(fingerprint)s::text)
    and (%(tenant)s::text is null or g.tenant = %(tenant)s::text)
    and (%(kind)s::text is null or g.kind = %(kind)s::text)
  order by g.last_at_ms desc
  limit %(limit)s;
 
--- name: failure_groups_delete
--- Delete a chunk of the groups without failures whose newest one was before a time.
-delete from holdfast.failure_group
+-- name: failure_patterns_delete
+-- Delete a chunk of the patterns without failures whose newest one was before a time.
+delete from holdfast.failure_pattern
  where ctid = any (array(
-       select g.ctid from holdfast.failure_group g
+       select g.ctid from holdfast.failure_pattern g
         where g.last_at_ms < %(before)s
           and not exists (select 1 from holdfast.failure f
                            where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane)
@@ -37,16 +37,16 @@ delete from holdfast.failure_group
         limit %(limit)s
           for update skip locked));
 
--- name: failure_groups_write
--- Store groups that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
+-- name: failure_patterns_write
+-- Store patterns that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
 -- Groups that are neither are not locked: settling processes do not wait for each other.
-insert into holdfast.failure_group as g
+insert into holdfast.failure_pattern as g
        (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
 select v.* from unnest(
     %(c0)s::text[], %(c1)s::text[], %(c2)s::text[], %(c3)s::text[], %(c4)s::text[], %(c5)s::text[], %(c6)s::text[],
     %(c7)s::bigint[], %(c8)s::bigint[]
 ) as v (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
- where not exists (select 1 from holdfast.failure_group o
+ where not exists (select 1 from holdfast.failure_pattern o
                     where o.fingerprint = v.fingerprint and o.tenant = v.tenant and o.lane = v.lane
                       and o.last_at_ms >= v.last_at_ms - 60000)
 on conflict (fingerprint, tenant, lane) do update

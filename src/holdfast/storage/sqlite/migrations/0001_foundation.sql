@@ -140,8 +140,8 @@ create index holdfast_edge_waiting on holdfast_edge (parent, child)
     where ended is null;
 
 -- Failures of jobs, for lists and counts by fingerprint, and what failures with one fingerprint have in common, by
--- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no group.
-create table holdfast_failure_group (
+-- tenant and lane. The frames are JSON. `last_at_ms` is exact to the minute, so that most failures write no pattern.
+create table holdfast_failure_pattern (
     fingerprint text not null,
     tenant      text not null,
     lane        text not null,
@@ -153,7 +153,7 @@ create table holdfast_failure_group (
     last_at_ms  integer not null,
     primary key (fingerprint, tenant, lane)
 ) strict, without rowid;
-create index holdfast_failure_group_last on holdfast_failure_group (last_at_ms);
+create index holdfast_failure_pattern_last on holdfast_failure_pattern (last_at_ms);
 
 create table holdfast_failure (
     fingerprint text not null,

@@ -1,7 +1,7 @@
 -- Failures by fingerprint, and what charts are drawn from.
 
--- name: failure_groups
--- Read the groups with the newest failures: their failures counted up to a maximum, and their newest job.
+-- name: failure_patterns
+-- Read the patterns with the newest failures: their failures counted up to a maximum, and their newest job.
 select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.first_at_ms,
        coalesce((select at_ms from holdfast_failure f
                   where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
@@ -18,27 +18,27 @@ select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.
        (select (select id from holdfast_job j where j.seq = f.seq) from holdfast_failure f
          where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane
          order by f.at_ms desc, f.seq desc limit 1)
-  from holdfast_failure_group g
+  from holdfast_failure_pattern g
  where (:fingerprint is null or g.fingerprint = :fingerprint)
    and (:tenant is null or g.tenant = :tenant)
    and (:kind is null or g.kind = :kind)
  order by g.last_at_ms desc
  limit :limit;
 
--- name: failure_groups_delete
--- Delete a chunk of the groups without failures whose newest one was before a time.
-delete from holdfast_failure_group
+-- name: failure_patterns_delete
+-- Delete a chunk of the patterns without failures whose newest one was before a time.
+delete from holdfast_failure_pattern
  where (fingerprint, tenant, lane) in (
-       select g.fingerprint, g.tenant, g.lane from holdfast_failure_group g
+       select g.fingerprint, g.tenant, g.lane from holdfast_failure_pattern g
         where g.last_at_ms < :before
           and not exists (select 1 from holdfast_failure f
                            where f.fingerprint = g.fingerprint and f.tenant = g.tenant and f.lane = g.lane)
         order by g.last_at_ms
         limit :limit);
 
--- name: failure_groups_write
--- Store groups that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
-insert into holdfast_failure_group
+-- name: failure_patterns_write
+-- Store patterns that are new; the time of the newest failure of the others, if it is a minute later than the stored one.
+insert into holdfast_failure_pattern
        (fingerprint, tenant, lane, kind, error, frames, message, first_at_ms, last_at_ms)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (fingerprint, tenant, lane) do update
