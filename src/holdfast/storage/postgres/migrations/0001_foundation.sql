@@ -537,7 +537,7 @@ create table holdfast.lease (
     worker   text collate "C" not null,
     token    text collate "C" not null,
     seqs     bigint[] not null,
-    primary key (token, worker)
+    primary key (worker, token)
 ) with (
     fillfactor = 85,
     toast_tuple_target = 8160, -- compressing the numbers takes longer than writing them
@@ -546,7 +546,8 @@ create table holdfast.lease (
     autovacuum_vacuum_cost_delay = 0
 );
 create index lease_until on holdfast.lease (until_ms);
-create index lease_worker on holdfast.lease (worker);
+-- Both indexes find a claim at once by its worker and token, whichever the planner chooses.
+create index lease_token on holdfast.lease (token);
 
 -- Finished jobs by state and finish time, for lists and retention: one row for those that a transaction has finished,
 -- with their numbers and event counts. A job that was requeued has another event count or is not finished.
