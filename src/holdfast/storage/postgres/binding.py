@@ -4,7 +4,7 @@ Values are sent as text without a declared type: the statement determines the ty
 all calls. A list becomes an array; a list of rows, or a dict of pairs, becomes one array per column.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -39,8 +39,16 @@ def columns(rows: Sequence[Sequence[Any]], prefix: str) -> dict[str, str]:
     return {f"{prefix}{index}": column(values) for index, values in enumerate(zip(*rows, strict=True))}
 
 
-def array(values: Iterable[Any]) -> str:
+def array(values: Collection[Any]) -> str:
     """Return *values* as the text of an array."""
+    first = next(iter(values), None)
+    if type(first) is int and None not in values:
+        return "{" + ",".join(map(str, values)) + "}"
+    if type(first) is str and None not in values:
+        # All elements are escaped at once. No value has a NUL, which the server refuses; if one has, it is refused.
+        joined = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')
+        if joined.count("\0") == len(values) - 1:
+            return '{"' + joined.replace("\0", '","') + '"}'
     return "{" + ",".join(map(_element, values)) + "}"
 
 

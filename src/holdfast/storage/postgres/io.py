@@ -6,7 +6,7 @@ instead of suspending, so `run_sync` can run any of them.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -71,9 +71,10 @@ class ServerIO(Protocol):
         """
         ...
 
-    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+    async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run one or two transactions in one round trip; return the rows of each statement of the first.
 
+        The server works on the first while *transactions* makes the second.
         If the first has committed and anything fails or is interrupted after it, raise `AfterCommitError`.
         """
         ...
@@ -126,7 +127,7 @@ class SyncIO:
             return _committed(self.connection, results, error)
         return _committed(self.connection, results)
 
-    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+    async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run whole transactions in one round trip."""
         replies: list[list[PGresult]] = []
         try:
@@ -193,7 +194,7 @@ class AsyncIO:
             return _committed(self.connection, results, error)
         return _committed(self.connection, results)
 
-    async def run_alone(self, transactions: Sequence[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
+    async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run whole transactions in one round trip."""
         replies: list[list[PGresult]] = []
         try:
@@ -253,9 +254,9 @@ _prepared: WeakKeyDictionary[Any, dict[bytes, bytes]] = WeakKeyDictionary()
 
 
 def _exchange_alone(
-    connection: Any, transactions: Sequence[Sequence[Statement]], replies: list[list[PGresult]], *, prepare: bool
+    connection: Any, transactions: Iterable[Sequence[Statement]], replies: list[list[PGresult]], *, prepare: bool
 ) -> PQGen[None]:
-    """Send the transactions in one message; add the results of each to *replies* once it has ended."""
+    """Send the transactions without waiting in between; add the results of each to *replies* once it has ended."""
     pgconn: PGconn = connection.pgconn
     names = _prepared.setdefault(connection, {})
     new: dict[bytes, bytes] = {}

@@ -14,10 +14,11 @@ from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note, fence_of, held_under
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, LazyRow, columns_of, job_of
+from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import Route, RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
-from holdfast.storage.postgres import select_ready, sql
+from holdfast.storage.postgres import binding, select_ready, sql
 from holdfast.storage.postgres.scan_positions import (
     DueWatermarks,
     LockedAndPassed,
@@ -138,8 +139,8 @@ def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sen
     return "plain_settle", {
         "seqs": [fence.seq for fence, _ in held],
         "epochs": [fence.epoch for fence, _ in held],
-        "tokens": [fence.lease_token for fence, _ in held],
-        "results": [result_json for _, result_json in held],
+        "tokens": binding.column([fence.lease_token for fence, _ in held]),
+        "results": binding.column([result_json for _, result_json in held]),
         "started_seqs": [fence.seq for fence in started],
         "started_epochs": [fence.epoch for fence in started],
         "started_tokens": [fence.lease_token for fence in started],
@@ -329,6 +330,11 @@ class LeasedRow(LazyRow):
     unacknowledged = property(lambda self: self._row[_UNACKNOWLEDGED])
     kind = property(lambda self: self._route.key.kind)
     lane = property(lambda self: self._route.key.lane)
+
+    def done_at(self, now_ms: int) -> Ended:
+        """Return what is counted of the job when it is done."""
+        (lane, kind, *_), started_ms = self._route.key, self._now.wall_ms
+        return Ended(lane, kind, "done", started_ms - self._row[_DUE], now_ms - started_ms)
 
     def make(self) -> JobRow:
         """Return the row."""

@@ -4,7 +4,7 @@ An operation that conflicts with others is run again. No state is kept on the co
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -195,9 +195,10 @@ class PostgresTransaction(SendingTransaction):
             given = {**_SERVER_CLOCK, **values, **clock}
             sent.append(Statement(text, [binding.encoded(given[one]) for one in names]))
         settings.observe("commit")
-        transactions = [sent, [commits.notify_statement(settings, topics)]] if topics else [sent]
         try:
-            return await self._io.run_alone(transactions, prepare=settings.prepares is None)
+            return await self._io.run_alone(
+                _with_notification(settings, sent, topics), prepare=settings.prepares is None
+            )
         except AfterCommitError as error:
             if isinstance(error.__cause__, psycopg.Error):
                 settings.report_notification(error.__cause__)
@@ -360,6 +361,15 @@ class PostgresTransaction(SendingTransaction):
 
 def _fair_key(table: routing.RoutingTable, new: CheckedJob) -> str:
     return routing.fair_key_of(table.lane(new.settings.route.lane), new.settings.tenant)
+
+
+def _with_notification(
+    settings: PostgresSettings, statements: Sequence[Statement], topics: Collection[str]
+) -> Iterator[Sequence[Statement]]:
+    """Return a transaction, and the one that notifies of it, which is made when the first is sent."""
+    yield statements
+    if topics:
+        yield [commits.notify_statement(settings, topics)]
 
 
 # --- a transaction of the store ------------------------------------------------------------------------------------
