@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -127,6 +127,16 @@ class Settlement:
     """The settled job; None if the settlement was refused."""
     error: errors.HoldfastError | None = None
     """The error that `settle` would raise; None if the settlement was accepted."""
+    _make_job: Callable[[Claim], Job] | None = field(default=None, init=False, compare=False, repr=False)
+    """Makes the job when it is first read, if that is not set."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the job, which most callers never read."""
+        if name != "job" or self._make_job is None:
+            raise AttributeError(name)
+        job = self._make_job(self.claim)
+        _set_settled(self, job)
+        return job
 
     @property
     def ok(self) -> bool:
@@ -140,7 +150,9 @@ _new: Final = object.__new__
 _set_job, _set_lease_ms, _set_repeated, _set_fence = (
     getattr(Claim, name).__set__ for name in ("job", "lease_ms", "repeated", "_fence")
 )
-_set_claim, _set_settled, _set_error = (getattr(Settlement, name).__set__ for name in ("claim", "job", "error"))
+_set_claim, _set_settled, _set_error, _set_make_job = (
+    getattr(Settlement, name).__set__ for name in ("claim", "job", "error", "_make_job")
+)
 
 
 def held_under(fence: JobFence, job: Job, lease_ms: int) -> Claim:
@@ -153,12 +165,12 @@ def held_under(fence: JobFence, job: Job, lease_ms: int) -> Claim:
     return claim
 
 
-def accepted(claim: Claim, job: Job) -> Settlement:
-    """Return the settlement of *claim*, which ended as *job*."""
+def accepted(claim: Claim, make_job: Callable[[Claim], Job]) -> Settlement:
+    """Return the settlement of *claim*, whose job *make_job* returns."""
     settlement = _new(Settlement)
     _set_claim(settlement, claim)
-    _set_settled(settlement, job)
     _set_error(settlement, None)
+    _set_make_job(settlement, make_job)
     return settlement
 
 

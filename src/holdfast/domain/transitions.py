@@ -8,9 +8,20 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from holdfast.domain import backoff as backoffs, errors, events, failures, limits, outcomes
-from holdfast.domain.claims import ClaimRequest, JobFence
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence
 from holdfast.domain.clock import Now
-from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, Job, JobRow, LazyRow, State, columns_of, row_of
+from holdfast.domain.job import (
+    WAITING,
+    AttemptOutcome,
+    AttemptRow,
+    Job,
+    JobRow,
+    LazyRow,
+    State,
+    columns_of,
+    job_of,
+    row_of,
+)
 
 
 class Transition(NamedTuple):
@@ -192,6 +203,11 @@ class SucceededRow(LazyRow):
     def make(self) -> JobRow:
         """Return the row."""
         return succeeded(row_of(self._claimed), self._current, self._checked, self._now).after
+
+
+def succeeded_job(current: tuple[Any, ...], checked: outcomes.CheckedOutcome, now: Now, claim: Claim) -> Job:
+    """Return such a job after the transition."""
+    return job_of(SucceededRow(claim.job, current, checked, now))
 
 
 def _settle_failed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now, chance: float) -> Transition:

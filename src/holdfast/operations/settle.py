@@ -1,11 +1,12 @@
 """Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.domain import clock, errors, limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
-from holdfast.domain.job import JobRow, columns_of, job_of, row_of
+from holdfast.domain.job import Job, JobRow, columns_of, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, gates, lease
@@ -125,7 +126,7 @@ def _accept_one(
         return None
     tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
     _count(tx, [claim], finished.at.wall_ms)
-    return accepted(claim, job_of(transitions.SucceededRow(claim.job, row[:-1], checked, finished.at)))
+    return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
 
 
 async def accept_finished(
@@ -141,17 +142,21 @@ async def accept_finished(
     topics, job_topic = tx.topics, notifications.JOB_TOPIC
     last: tuple[Any, ...] = ()
     current, is_linked = last, False
+    make_job: partial[Job] | None = None
+    last_checked: CheckedOutcome | None = None
     for seq, row in finished.jobs.items():
         index = indexes[seq]
         claim, checked = outcomes[index]
         if row is not last:
             # Jobs that were finished together have the same object.
-            last, current, is_linked = row, row[:-1], row[-1]
+            last, current, is_linked, make_job = row, row[:-1], row[-1], None
+        if make_job is None or checked is not last_checked:
+            make_job, last_checked = partial(transitions.succeeded_job, current, checked, now), checked
         if is_linked:
             linked.append(transitions.succeeded(row_of(claim.job), current, checked, now))
         else:
             topics.add(job_topic + fence_of(claim).job_id)
-        done[index] = accepted(claim, job_of(transitions.SucceededRow(claim.job, current, checked, now)))
+        done[index] = accepted(claim, make_job)
     _count(tx, [outcomes[index][0] for index in done], now.wall_ms)
     if linked:
         await finish_transitions(tx, None, linked, now)

@@ -45,9 +45,9 @@ def array(values: Collection[Any]) -> str:
     if type(first) is int and None not in values:
         return "{" + ",".join(map(str, values)) + "}"
     if type(first) is str and None not in values:
-        # All elements are escaped at once. No value has a NUL, which the server refuses; if one has, it is refused.
-        joined = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')
-        if joined.count("\0") == len(values) - 1:
+        # Most names and ids need no escapes. No value has a NUL, which the server refuses; if one has, it is refused.
+        joined = "\0".join(values)
+        if '"' not in joined and "\\" not in joined and joined.count("\0") == len(values) - 1:
             return '{"' + joined.replace("\0", '","') + '"}'
     return "{" + ",".join(map(_element, values)) + "}"
 
