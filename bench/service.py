@@ -59,9 +59,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._answer: asyncio.Future[bytes] | None = None
         self._transport: Any = None
-        self.deliveries = 0
-        self.delivered: asyncio.Future[None] | None = None
-        self.expected = 0
+        self._stream: Stream | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -69,11 +67,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Complete the response, or count the events of a stream."""
-        if self._answer is None:
-            self.deliveries += data.count(b"data: ")
-            if self.delivered is not None and self.deliveries >= self.expected and not self.delivered.done():
-                self.delivered.set_result(None)
+        if self._stream is not None:
+            self._stream.add(data)
             return
+        if self._answer is None:
+            raise RuntimeError(f"an answer without a request: {data!r}")
         self._buffer += data
         head, separator, body = self._buffer.partition(b"\r\n\r\n")
         if not separator:
@@ -87,8 +85,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request that waits."""
+        closed = error or ConnectionError("the server has closed the connection")
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or ConnectionError("the server has closed the connection"))
+            self._answer.set_exception(closed)
+        if self._stream is not None:
+            self._stream.fail(closed)
 
     def send(self, method: bytes, path: bytes, body: bytes = b"") -> asyncio.Future[bytes]:
         """Send a request and return the body of its response."""
@@ -97,15 +98,51 @@ class Connection(asyncio.Protocol):
         self._transport.write(head + body)
         return self._answer
 
-    def follow(self, path: bytes, expected: int) -> asyncio.Future[None]:
-        """Open a stream; return when this number of events has arrived."""
-        self.expected, self.delivered = expected, asyncio.get_running_loop().create_future()
+    def follow(self, path: bytes, expected: int) -> Stream:
+        """Open a stream that ends after this number of events."""
+        self._stream = Stream(expected)
         self._transport.write(b"GET %s HTTP/1.1\r\nAccept: text/event-stream\r\n%s\r\n" % (path, self._head))
-        return self.delivered
+        return self._stream
 
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()
+
+
+class Stream:
+    """One stream of server-sent events: whether it is open, and whether all events have arrived."""
+
+    _EVENT = b"\ndata: "
+
+    def __init__(self, expected: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.delivered: asyncio.Future[None] = loop.create_future()
+        self._expected = expected
+        self._count = 0
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        """Count the events of *data*, which may begin and end anywhere."""
+        found = self._rest + data
+        if b"event: lagged" in found or (not self.opened.done() and not found.startswith(b"HTTP/1.1 200")):
+            self.fail(RuntimeError(found[:500].decode()))
+            return
+        if not self.opened.done():
+            if b"retry: " not in found:
+                self._rest = found
+                return
+            self.opened.set_result(None)
+        self._count += found.count(self._EVENT)
+        self._rest = found[-len(self._EVENT) + 1 :]
+        if self._count >= self._expected and not self.delivered.done():
+            self.delivered.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Raise in those that wait for the stream."""
+        for future in (self.opened, self.delivered):
+            if not future.done():
+                future.set_exception(error)
 
 
 class Service:
@@ -336,7 +373,7 @@ async def _deliveries(service: Service, streams: int, events: int) -> Figure:
     [control] = await service.connect(1)
     connections = await service.connect(streams)
     following = [one.follow(b"/v1/events?lane=streams", events) for one in connections]
-    await asyncio.sleep(1)
+    await asyncio.gather(*(one.opened for one in following))
     job = {"kind": "event", "lane": "streams", "events": "all"}
     started = time.perf_counter()
     sent = 0
@@ -344,7 +381,7 @@ async def _deliveries(service: Service, streams: int, events: int) -> Figure:
         count = min(_BATCH, events - sent)
         await control.send(b"POST", b"/v1/jobs/batch", json.dumps({"jobs": [job] * count}).encode())
         sent += count
-    await asyncio.gather(*following)
+    await asyncio.gather(*(one.delivered for one in following))
     seconds = time.perf_counter() - started
     for connection in (control, *connections):
         connection.close()
