@@ -23,6 +23,12 @@ MODELS = ("llama", "mistral", "qwen")
 LOAD_SECONDS = 0.05
 
 
+class Server(ThreadingHTTPServer):
+    """A server that accepts all requests of the backlog at once."""
+
+    request_queue_size = 128
+
+
 class ModelServer(BaseHTTPRequestHandler):
     """Answers as Ollama does, and counts the loads."""
 
@@ -75,17 +81,19 @@ def loads_at(address: str) -> int:
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ModelServer)
+    server = Server(("127.0.0.1", 0), ModelServer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     direct = f"http://127.0.0.1:{server.server_port}"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "holdfast", "--url", str(Path(folder) / "gateway.db"), "gateway", "--json"]
         gateway = subprocess.Popen([*command, "--upstream", direct, "--port", "0"], stdout=subprocess.PIPE)
         assert gateway.stdout is not None
-        through = json.loads(gateway.stdout.readline())["url"]
-        few, many = loads_at(through), loads_at(direct)
-        gateway.terminate()
-        gateway.communicate()
+        try:
+            through = json.loads(gateway.stdout.readline())["url"]
+            few, many = loads_at(through), loads_at(direct)
+        finally:
+            gateway.terminate()
+            gateway.communicate()
     server.shutdown()
     server.server_close()
     # How often direct calls load a model depends on their order of arrival.
