@@ -105,6 +105,8 @@ class Gateway:
         """The `keep_alive` that a caller asked for last, by affinity; sent when its work is done."""
         self._waiter: JobWaiter | None = None
         self._workers: list[Worker] = []
+        self._producers: dict[str, AsyncQueue] = {}
+        """The queues of the workers, by kind: a request that finds its worker idle is stored and claimed at once."""
         self._running: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(base=settings.backoff, cap=_BACKOFF_SECONDS_MAX, jitter=0.2)
@@ -127,6 +129,7 @@ class Gateway:
 
     def _start_workers(self, failed: Callable[[BaseException], None]) -> None:
         self._workers = [self._local_worker(), self._remote_worker()]
+        self._producers = {kind: worker.local_queue for kind, worker in zip(LANES, self._workers, strict=True)}
         for worker in self._workers:
             running = asyncio.create_task(worker.serve())
             running.add_done_callback(lambda task: self._worker_ended(task, failed))
@@ -319,7 +322,7 @@ class Gateway:
         # Known before it is stored: the worker may start it before the call returns.
         self.exchanges.add(exchange, job_id, admission.priority, affinity)
         try:
-            enqueued = await self.queue.enqueue(
+            enqueued = await self._producers.get(kind, self.queue).enqueue(
                 kind,
                 {"request": payload, "tokens": request.tokens},
                 job_id=job_id,

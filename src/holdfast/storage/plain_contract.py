@@ -58,6 +58,10 @@ class PlainForms(ABC):
     fuses: bool = False
     """Whether the engine has a plain form that settles and claims."""
 
+    def compose(self) -> None:
+        """Record that the operation is followed by another in this transaction: no form may be the whole of it."""
+        return
+
     async def insert_plain(self, new: new_job.CheckedJob) -> Job | None:
         """Store one job in a plain form and notify its lane; return None, with nothing written, if there is none."""
         return None

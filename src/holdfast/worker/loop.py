@@ -11,17 +11,18 @@ import logging
 import math
 import secrets
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import errors, limits, outcomes, results
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
-from holdfast.storage import notifications, randomness
+from holdfast.storage import notifications, randomness, store
 from holdfast.worker import (
     claim_ahead,
     events,
     held_attempts,
     job_logs,
+    joint_writes,
     lease_keeper,
     stuck_handlers,
     subscription,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from holdfast.worker.session_turn import Turn
 
 log = logging.getLogger("holdfast.worker")
+
+T = TypeVar("T")
 
 _LINGER_SECONDS = 0.002
 # Jobs that have waited longer for a slot are released, because another worker may be idle.
@@ -94,6 +97,8 @@ class WorkerLoop:
         self._exchanges_max = 1 if settings.store.writes_in_order else 2
         self._found_all = False
         """Whether the last claim found as many jobs as requested."""
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        """The event loop, while this worker runs in it."""
         self._retrying = RetryState("claims and settlements", timer)
         self._retry_waits = RetryWaits(timer)
         self._busy = 0
@@ -141,6 +146,7 @@ class WorkerLoop:
         """
         try:
             self._start_parts()
+            self._event_loop = asyncio.get_running_loop()
             while True:
                 self._handle_events()
                 self._handle_due()
@@ -150,6 +156,7 @@ class WorkerLoop:
                     pass
                 await self._wait()
         finally:
+            self._event_loop = None
             for exchange in list(self._exchanges):
                 exchange.cancel()
                 await self.shutdown.end_within(1.5, exchange)
@@ -406,6 +413,24 @@ class WorkerLoop:
         # One call claims a limited number of jobs; the next call claims more.
         return max(0, min(wanted, max(self._concurrency, claim_ahead.BATCH_MAX)))
 
+    async def write(self, operation: store.Operation[T]) -> T:
+        """Run *operation* in one transaction, together with a claim if this worker waits for jobs."""
+        if not (room := self._room_for_joint_claim()):
+            return await self._store.write_async(operation)
+        joint = joint_writes.JointWrite(self._store, operation)
+        self._run_exchange(self._settle_and_claim([], room, joint), room)
+        result: T = await joint.result()
+        return result
+
+    def _room_for_joint_claim(self) -> int:
+        """Return how many jobs to claim with a write of a caller in this event loop; 0 if this worker is not idle."""
+        if self._event_loop is not asyncio.get_running_loop() or self._exchanges:
+            return 0
+        # A store behind a server has no operation for both.
+        if self._subscription.jobs is None or self._turns is not None or self._store.translate is not None:
+            return 0
+        return 0 if self.held.any_to_settle else self._room()
+
     async def _call_store(
         self, ended: list[RunningAttempt], job_room: int, turns: list[Turn], turn_slots: int
     ) -> None:
@@ -418,8 +443,22 @@ class WorkerLoop:
                 await self._keeper.renew_late(self._store, claimed)
                 self._start_attempts(claimed)
 
-    async def _settle_and_claim(self, ended: list[RunningAttempt], room: int) -> None:
-        """Settle *ended* and claim up to *room* jobs in one commit; retry until the store answers."""
+    async def _settle_and_claim(
+        self, ended: list[RunningAttempt], room: int, joint: joint_writes.JointWrite | None = None
+    ) -> None:
+        """Settle *ended* and claim up to *room* jobs in one commit; retry until the store answers.
+
+        *joint* is an operation for the first commit; if that fails, it is not retried here.
+        """
+        try:
+            await self._exchange_until_answered(ended, room, joint)
+        finally:
+            if joint is not None:
+                joint.withdraw()
+
+    async def _exchange_until_answered(
+        self, ended: list[RunningAttempt], room: int, joint: joint_writes.JointWrite | None
+    ) -> None:
         token = secrets.token_hex(16)
         sent_at = self._timer.monotonic()
         unknown = False
@@ -432,7 +471,7 @@ class WorkerLoop:
                 # A claim that may have been committed is sent again, so that its jobs are released and do not have
                 # to expire.
                 limit = room if unknown or self._claims_jobs else 0
-                settlements, claims = await self._send(ended, limit, token)
+                settlements, claims = await self._send(ended, limit, token, joint)
             except errors.Unavailable as error:
                 self._found_all = False
                 await self._retry_waits.wait(self._retrying.failed(error))
@@ -441,6 +480,11 @@ class WorkerLoop:
                 if not unknown or self._timer.monotonic() > sent_at + self._keeper.lease_seconds:
                     unknown, sent_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
             except Exception as error:
+                if joint is not None:
+                    # The operation of the other caller may be at fault: it runs alone, and so does the claim.
+                    joint.withdraw()
+                    joint = None
+                    continue
                 if not amend_invalid(ended):
                     raise
                 log.error("an outcome was refused: %s", error)
@@ -453,7 +497,9 @@ class WorkerLoop:
                 self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
                 return
 
-    async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
+    async def _send(
+        self, ended: list[RunningAttempt], room: int, token: str, joint: joint_writes.JointWrite | None = None
+    ) -> tuple[list[Settlement], list[Claim]]:
         if texts := emitted(ended):
             await AsyncWorkerCalls(self._store).flush_output(texts)
             fail_refused(ended)
@@ -466,7 +512,8 @@ class WorkerLoop:
         options["acknowledged"] = self._free_slots()
         options["cut_off"], sent_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
         started = self.held.to_acknowledge()
-        both = await self._queue.settle_and_claim(
+        queue = self._queue if joint is None else joint.queue(self._settings.queue_state)
+        both = await queue.settle_and_claim(
             pairs, limit=room, started=[attempt.claim for attempt in started], **options
         )
         self.held.acknowledged(started)

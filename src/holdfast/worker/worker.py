@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from holdfast.client import ids, queue_state
 from holdfast.client.async_api.queue import AsyncQueue
@@ -23,10 +23,10 @@ from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import errors, limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
 from holdfast.domain.validation import Duration
-from holdfast.storage import cancellation
+from holdfast.storage import cancellation, store
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.webhooks import sender as webhook_sender
-from holdfast.worker import isolation
+from holdfast.worker import isolation, joint_writes
 from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.loop import WorkerLoop
@@ -123,6 +123,20 @@ class Worker:
         self._stop_requested = self._drain_requested = False
         self._request_lock = threading.Lock()
         self._serving = threading.Event()
+
+    @property
+    def local_queue(self) -> AsyncQueue:
+        """The queue, for callers in the event loop of `serve`: a job that it enqueues starts one commit sooner.
+
+        If the worker waits for jobs, a write is committed together with its next claim.
+        """
+
+        async def write(operation: store.Operation[Any]) -> Any:
+            if self._worker_loop is None:
+                return await self._store.write_async(operation)
+            return await self._worker_loop.write(operation)
+
+        return joint_writes.LocalStore(self._store, write).queue(self._queue_state)
 
     # --- running ---------------------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class PostgresTransaction(SendingTransaction):
     operation, or its guard fails, nothing is written and the full form begins a transaction.
     """
 
-    __slots__ = ("_state", "interrupt", "resent")
+    __slots__ = ("_composed", "_state", "interrupt", "resent")
     fuses = True
 
     def __init__(
@@ -169,6 +169,7 @@ class PostgresTransaction(SendingTransaction):
     ) -> None:
         super().__init__(state, settings, io, writes=writes, begun=begun)
         self._state = state
+        self._composed = False
         self.resent = resent
         self.interrupt: BaseException | None = None
         """An interrupt that arrived when a plain form had committed."""
@@ -178,7 +179,11 @@ class PostgresTransaction(SendingTransaction):
     @property
     def may_be_plain(self) -> bool:
         """Whether a plain form can be the whole transaction: nothing was sent, and no earlier send is undecided."""
-        return self.writes and not self.begun and not self._unsent and not self.resent
+        return self.writes and not (self.begun or self._unsent or self.resent or self._composed)
+
+    def compose(self) -> None:
+        """Let no plain form be the whole transaction."""
+        self._composed = True
 
     async def run_alone(
         self, statements: Sequence[tuple[QueryName, Mapping[str, Any]]], topics: Collection[str] = ()

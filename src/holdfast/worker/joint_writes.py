@@ -1,0 +1,94 @@
+"""Writes that are committed together with a claim of the worker, so that an enqueued job starts one commit sooner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.queue_state import QueueState
+from holdfast.domain import errors
+from holdfast.storage import contract, store
+
+T = TypeVar("T")
+
+
+class JointWrite:
+    """The store of one claim: its first write also runs an operation of another caller, before the claim.
+
+    Both are stored, or none. If the claim is refused or not sent, the operation runs alone.
+    """
+
+    def __init__(self, on: store.Store, operation: store.Operation[Any]) -> None:
+        self._store = on
+        self._operation = operation
+        self._sent = False
+        self._joined: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
+        """Whether the operation was stored with a claim, and its result."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write_async(self, operation: store.Operation[T]) -> T:
+        """Run *operation*; the first time, after the operation of the other caller and in the same transaction."""
+        if self._sent:
+            return await self._store.write_async(operation)
+        self._sent = True
+
+        async def both(tx: contract.StoreTransaction) -> tuple[Any, T]:
+            tx.compose()
+            return await self._operation(tx), await operation(tx)
+
+        try:
+            first, second = await self._store.write_async(both)
+        except errors.Unavailable as error:
+            self._end(error=error)
+            raise
+        except asyncio.CancelledError:
+            self._end(error=errors.OutcomeUnknown("the worker was stopped during the call; send the same call again"))
+            raise
+        self._end((True, first))
+        return second
+
+    def _end(self, result: tuple[bool, Any] = (False, None), error: errors.HoldfastError | None = None) -> None:
+        if self._joined.done():
+            return
+        if error is None:
+            self._joined.set_result(result)
+        else:
+            self._joined.set_exception(error)
+
+    def queue(self, state: QueueState) -> AsyncQueue:
+        """Return a queue for the claim."""
+        return AsyncQueue(replace(state, store=cast(store.Store, self)))
+
+    def withdraw(self) -> None:
+        """Let the operation run alone, unless it has an answer."""
+        self._end()
+
+    async def result(self) -> Any:
+        """Return the result of the operation, once it is stored with the claim or alone."""
+        joined, result = await self._joined
+        return result if joined else await self._store.write_async(self._operation)
+
+
+class LocalStore:
+    """The store of a worker's `local_queue`: *write* runs its writes."""
+
+    def __init__(self, on: store.Store, write: Callable[[store.Operation[Any]], Awaitable[Any]]) -> None:
+        self._store = on
+        self._write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write_async(self, operation: store.Operation[T]) -> T:
+        """Run *operation* in one transaction."""
+        result: T = await self._write(operation)
+        return result
+
+    def queue(self, state: QueueState) -> AsyncQueue:
+        """Return a queue on this store."""
+        return AsyncQueue(replace(state, store=cast(store.Store, self)))
