@@ -200,6 +200,36 @@ def test_an_overloaded_model_server_is_asked_again(
     assert served.queue.get(answer.headers["Holdfast-Job"]).attempt == 3
 
 
+@pytest.mark.gateway_settings(concurrency=4)
+def test_a_model_server_that_says_when_to_come_back_gets_one_request_for_the_model_then(
+    served: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.statuses, upstream.script.retry_after = [429, 503], "0.4"
+    answers = [served.open()]
+    wait_until(lambda: upstream.script.statuses == [503])
+    answers += [served.open() for _ in range(3)]
+
+    assert [answer.response.status for answer in answers] == [200] * 4
+    refused, again, accepted, *others = [one["at"] for one in upstream.generations]
+    assert again - refused >= 0.4
+    assert accepted - again >= 0.4
+    assert len(others) == 3
+
+
+@pytest.mark.gateway_settings(concurrency=4, models=2)
+def test_other_models_do_not_wait_for_one_that_the_model_server_refuses(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.statuses, upstream.script.retry_after = [429], "60"
+    waiting = [gateway.open()]
+    wait_until(lambda: not upstream.script.statuses)
+    waiting += [gateway.open() for _ in range(2)]
+
+    assert gateway.generate(model="qwen:7b").status == 200
+    assert [one["model"] for one in upstream.generations] == ["llama:8b", "qwen:7b"]
+    assert not any(answer.answered for answer in waiting)
+
+
 @pytest.mark.gateway_settings(max_attempts=2)
 def test_the_last_refusal_of_an_overloaded_server_is_passed_on(
     gateway: RunningGateway, upstream: ModelServer

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.gateway import RunningGateway, body_of, running_gateway
 from tests.support.model_server import ModelServer, model_server, stream_frames
+from tests.support.service import wait_until
 
 
 @pytest.fixture
@@ -39,6 +40,26 @@ def test_a_request_that_is_refused_for_now_is_sent_to_another_server(
     assert both.queue.get(answer.headers["Holdfast-Job"]).attempt == 1
     assert len(second.generations) == 1
     assert second.generations[0]["headers"]["authorization"] == "Bearer second-key"
+
+
+def test_a_server_that_said_when_to_come_back_is_not_asked_before(
+    both: RunningGateway, upstream: ModelServer, second: ModelServer
+) -> None:
+    upstream.script.statuses, upstream.script.retry_after = [503], "60"
+    assert [both.generate().status for _ in range(3)] == [200] * 3
+    assert (len(upstream.generations), len(second.generations)) == (1, 3)
+
+
+def test_a_server_that_was_closed_for_a_time_is_asked_again(
+    both: RunningGateway, upstream: ModelServer, second: ModelServer
+) -> None:
+    upstream.script.statuses, upstream.script.retry_after = [503, 503], "0.1"
+    wait_until(lambda: both.generate().status == 200 and len(upstream.generations) == 4)
+    refused, again, accepted, _ = [one["at"] for one in upstream.generations]
+
+    assert again - refused >= 0.1
+    assert accepted - again >= 0.1
+    assert len(second.generations) >= 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

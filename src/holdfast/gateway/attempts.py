@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -42,6 +44,75 @@ Targets: TypeAlias = Callable[[str], AsyncIterator[Upstream]]
 """Yields the model servers that have a model, in the order in which they are tried; at least one."""
 
 
+class Closures:
+    """Model servers that have said when to come back: until then they get no request for the model.
+
+    Then one request is sent alone; its answer opens the model for the others, or closes it again.
+    """
+
+    def __init__(self) -> None:
+        self._closed: dict[tuple[str, str], _Closure] = {}
+        """By the URL of the server and the model."""
+
+    def is_closed(self, target: Upstream, model: str) -> bool:
+        """Return whether a request would have to wait."""
+        closed = self._closed.get((target.url, model))
+        return closed is not None and (closed.trying or closed.until > time.monotonic())
+
+    @contextlib.asynccontextmanager
+    async def passing(self, target: Upstream, model: str) -> AsyncIterator[Callable[[AnswerHead], None]]:
+        """Wait until a request may be sent, and send it in the block; it calls what it gets with the head."""
+        key = (target.url, model)
+        tried = await self._wait_open(key)
+
+        def answered(head: AnswerHead) -> None:
+            nonlocal tried
+            seconds = _retry_after(head) if _is_retried(head) else None
+            if seconds is not None:
+                self._close(key, time.monotonic() + seconds)
+            elif tried is not None and self._closed.get(key) is tried:
+                del self._closed[key]
+            if tried is not None:
+                tried.changed.set()
+                tried = None
+
+        try:
+            yield answered
+        finally:
+            if tried is not None:
+                # Without an answer: the next one tries.
+                if self._closed.get(key) is tried:
+                    self._closed[key] = _Closure(tried.until)
+                tried.changed.set()
+
+    def _close(self, key: tuple[str, str], until: float) -> None:
+        closed = self._closed.get(key)
+        self._closed[key] = _Closure(until if closed is None else max(until, closed.until))
+        if closed is not None:
+            closed.changed.set()
+
+    async def _wait_open(self, key: tuple[str, str]) -> _Closure | None:
+        """Wait until the model is open, or until this request is the one to try; return what it tries to open."""
+        while (closed := self._closed.get(key)) is not None:
+            left = closed.until - time.monotonic()
+            if left <= 0 and not closed.trying:
+                closed.trying = True
+                return closed
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if left > 0 else None):
+                    await closed.changed.wait()
+        return None
+
+
+class _Closure:
+    """Until when a model is closed, by the monotonic clock, and whether a request tries to open it."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.trying = False
+        self.changed = asyncio.Event()
+
+
 class Attempts:
     """Runs the jobs of a gateway."""
 
@@ -49,8 +120,7 @@ class Attempts:
         self._queue = queue
         self._targets = targets
         self._exchanges = exchanges
-        self.sent = 0
-        """How many requests were sent to the model server."""
+        self.closures = Closures()
 
     async def run(self, context: Context, request: dict[str, Any]) -> dict[str, Any]:
         """Send the request of a job and store the answer; the handler of the gateway's tasks."""
@@ -69,9 +139,12 @@ class Attempts:
         targets = self._targets(sent.model)
         target = await anext(targets)
         while True:
-            self.sent += 1
             try:
-                async with target.send("POST", path, headers, content) as answer:
+                async with (
+                    self.closures.passing(target, sent.model) as answered,
+                    target.send("POST", path, headers, content) as answer,
+                ):
+                    answered(answer.head)
                     following = await anext(targets, None) if _is_retried(answer.head) else None
                     if following is None:
                         return await self._receive(context, exchange, answer)

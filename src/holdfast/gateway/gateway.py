@@ -281,15 +281,25 @@ class Gateway:
         return found
 
     async def _targets(self, model: str) -> AsyncIterator[Upstream]:
-        """Yield the model servers that have a model, in the order in which they are tried."""
-        if not (lacking := self.catalog.lacks(model)):
+        """Yield the model servers that have a model, in the order in which they are tried; closed ones come last."""
+        is_closed = self.attempts.closures.is_closed
+        last: list[Upstream] = []
+        if lacking := self.catalog.lacks(model):
+            pass
+        elif is_closed(self.upstream, model):
+            last.append(self.upstream)
+        else:
             yield self.upstream
         for one in self._fallbacks:
-            if await one.find(model) is not None:
-                lacking = False
+            if await one.find(model) is None:
+                continue
+            lacking = False
+            if is_closed(one.upstream, model):
+                last.append(one.upstream)
+            else:
                 yield one.upstream
-        if lacking:
-            yield self.upstream
+        for target in [self.upstream] if lacking else last:
+            yield target
 
     # --- admission -------------------------------------------------------------------------------------------------
 
