@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import select
@@ -151,19 +152,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 # --- measurements --------------------------------------------------------------------------------------------------
 
 
-async def idle(url: str, requests: int) -> Figure:
-    """Measure what the gateway adds to one request at a time."""
-    times: dict[str, list[float]] = {"direct": [], "through": []}
-    with model_server() as upstream, gateway(url, upstream) as port:
+async def idle(url: str, requests: int, folder: Path) -> Figure:
+    """Measure what the gateway adds to one request at a time, and how long the disk takes for a sync in between."""
+    times: dict[str, list[float]] = {"direct": [], "through": [], "sync": []}
+    with model_server() as upstream, gateway(url, upstream) as port, (folder / "sync").open("wb") as file:
         for number in range(requests + 10):
             for name, target in (("direct", upstream), ("through", port)):
                 answer = await ask(target, body_of())
                 if number >= 10:
                     times[name].append(answer.seconds * 1_000)
-    direct, through = (statistics.median(times[name]) for name in ("direct", "through"))
+            times["sync"].append(_sync_ms(file.fileno()))
+    direct, through, sync = (statistics.median(times[name]) for name in ("direct", "through", "sync"))
     detail = f"p50 {direct:.2f} ms direct, {through:.2f} ms through, {requests} requests in turn"
+    detail += f"; the disk syncs in {sync:.2f} ms"
     added = through - direct
     return Figure("one idle request: added p50", added, "ms", f"< {IDLE_MS_MAX:g} ms", added < IDLE_MS_MAX, detail)
+
+
+def _sync_ms(descriptor: int) -> float:
+    """Write a page and wait for the disk; return the time of the sync."""
+    os.write(descriptor, b"x" * 4_096)
+    started = time.perf_counter()
+    os.fdatasync(descriptor)
+    return (time.perf_counter() - started) * 1_000
 
 
 async def streams(url: str, count: int, seconds: float, rounds: int) -> list[Figure]:
@@ -265,11 +276,11 @@ def _store(engine: str, folder: Path) -> Iterator[str]:
         yield str(url)
 
 
-async def measure(url: str, options: argparse.Namespace) -> list[Figure]:
+async def measure(url: str, options: argparse.Namespace, folder: Path) -> list[Figure]:
     """Return the figures of the chosen parts."""
     figures: list[Figure] = []
     if "idle" in options.only:
-        figures.append(await idle(url, options.requests))
+        figures.append(await idle(url, options.requests, folder))
     if "streams" in options.only:
         figures += await streams(url, options.streams, options.seconds, options.rounds)
     if "backlog" in options.only:
@@ -296,7 +307,7 @@ def main(arguments: list[str] | None = None) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as name:
         folder = Path(name).resolve()
         with _store(options.engine, folder) as url:
-            figures = asyncio.run(measure(url, options))
+            figures = asyncio.run(measure(url, options, folder))
     for one in figures:
         verdict = {None: "", True: "met", False: "MISSED"}[one.met]
         value = f"{one.value:,.2f} {one.unit}"

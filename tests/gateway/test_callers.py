@@ -98,6 +98,56 @@ def test_the_job_of_a_caller_who_asked_to_keep_it_goes_on(
     assert upstream.events("gone") == []
 
 
+WINDOWS = ("queued", "loading", "before the first token", "in the answer")
+
+
+@pytest.mark.gateway_settings(grace=0.05)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_job_of_a_caller_with_a_key_goes_on_whenever_the_caller_leaves(
+    window: str, stream: bool, gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    other = gateway.open(text="other") if window == "queued" else None
+    script = upstream.script
+    script.hold = window in {"queued", "before the first token"}
+    script.load_seconds = 0.5 if window == "loading" else 0.0
+    script.token_seconds, script.tokens = 0.05, 10
+    if other is not None:
+        wait_until(lambda: upstream.generations)
+    answer = gateway.open(stream=stream, headers={"idempotency-key": "k"})
+    if window in {"queued", "loading"}:
+        wait_until(lambda: upstream.events("load") and len(gateway.gateway.exchanges.unfinished()) == 1 + bool(other))
+    else:
+        wait_until(lambda: upstream.generations)
+    if window == "in the answer" and stream:
+        assert answer.line()
+    job = gateway.jobs()[0]
+    answer.leave()
+    until = time.monotonic() + 0.2
+    wait_until(lambda: time.monotonic() > until)
+    script.hold = False
+    wait_until(lambda: gateway.queue.get(job.id).state == "done")
+
+    assert gateway.queue.get(job.id).attempt == 1
+    assert upstream.events("gone") == []
+    again = gateway.generate(stream=stream, headers={"idempotency-key": "k"})
+    assert again.content == gateway.queue.artifact(job.id, "response").data
+
+
+@pytest.mark.gateway_settings(grace=0.1)
+def test_a_stream_that_was_cut_and_is_read_again_goes_on_as_long_as_it_is_read(
+    gateway: RunningGateway, upstream: ModelServer
+) -> None:
+    upstream.script.token_seconds, upstream.script.tokens = 0.05, 20
+    cut = gateway.open(stream=True)
+    first, job_id = cut.line(), cut.response.headers["Holdfast-Job"]
+    cut.leave()
+    rest = gateway.client.get(f"/jobs/{job_id}/stream?after=1").content
+
+    assert gateway.queue.get(job_id).state == "done"
+    assert first + rest == gateway.queue.artifact(job_id, "response").data
+
+
 # --- retries -------------------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.support.gateway import GENERATING, RunningGateway, body_of
+from holdfast.worker import maintenance
+from tests.support.gateway import GENERATING, RunningGateway, body_of, running_gateway
 from tests.support.model_server import ModelServer
-from tests.support.service import Client
+from tests.support.service import Client, wait_until
 
 
 @pytest.mark.parametrize("path", GENERATING)
@@ -138,3 +140,14 @@ def test_tokens_are_in_the_result_and_in_the_metrics(path: str, stream: bool, ga
     assert 'holdfast_gateway_requests_total{state="done"} 1.0' in metrics
     assert "holdfast_gateway_waiting 0.0" in metrics
     assert "holdfast_store_up 1.0" in metrics
+
+
+def test_finished_jobs_are_deleted_with_their_content_after_the_retention(
+    monkeypatch: pytest.MonkeyPatch, file: Path, upstream: ModelServer
+) -> None:
+    for name in ("HEARTBEAT_SECONDS", "_CHECK_SECONDS"):
+        monkeypatch.setattr(maintenance, name, 0.05)
+    with running_gateway(str(file), f"http://127.0.0.1:{upstream.port}", retention=0.1) as gateway:
+        job_id = gateway.generate().headers["Holdfast-Job"]
+        wait_until(lambda: gateway.client.get(f"/jobs/{job_id}").status == 404)
+        assert gateway.client.get(f"/jobs/{job_id}/artifacts/response").status == 404

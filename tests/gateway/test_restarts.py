@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 
 import holdfast
 from holdfast.gateway.gateway import LANES
+from tests.support import postgres_schemas
 from tests.support.gateway import GatewayProcess, ModelServerProcess, OpenAnswer, body_of, running_gateway
 from tests.support.model_server import ModelServer
+from tests.support.postgres_server import database_url
 from tests.support.service import Client, wait_until
+from tests.support.stores import DURABLE_ENGINES
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -284,10 +288,19 @@ class Caller(threading.Thread):
 
 
 @pytest.mark.slow("200 callers, and processes that are killed")
-def test_kills_of_gateway_and_model_server_lose_no_request(file: Path) -> None:
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_kills_of_gateway_and_model_server_lose_no_request(engine: str, file: Path) -> None:
+    schemas = postgres_schemas.migrated_schema() if engine == "postgres" else nullcontext("holdfast")
+    with schemas as schema:
+        url = database_url() if engine == "postgres" else str(file)
+        _kill_and_count(file, url, schema)
+
+
+def _kill_and_count(file: Path, url: str, schema: str) -> None:
+    store = ("--url", url, "--schema", schema)
     model_process = ModelServerProcess()
     model_process.script(token_seconds=0.005, tokens=3)
-    gateway = GatewayProcess(file, model_process.url, "--grace", "30s")
+    gateway = GatewayProcess(file, model_process.url, "--grace", "30s", store=store)
     callers = [Caller(gateway.port, number) for number in range(200)]
     for caller in callers:
         caller.start()
@@ -303,7 +316,7 @@ def test_kills_of_gateway_and_model_server_lose_no_request(file: Path) -> None:
         for share in (10, 60, 110):
             wait_answered(share)
             gateway.kill()
-            gateway = GatewayProcess(file, model_process.url, "--grace", "30s", port=port)
+            gateway = GatewayProcess(file, model_process.url, "--grace", "30s", port=port, store=store)
             wait_answered(share + 20)
             model_process.kill()
             model_process = ModelServerProcess(model_port)
@@ -317,7 +330,7 @@ def test_kills_of_gateway_and_model_server_lose_no_request(file: Path) -> None:
 
     assert answered() == 200
     assert all(callers[number].content == answer.content for number, answer in direct.items())
-    with holdfast.connect(file) as queue:
+    with holdfast.connect(url, schema=schema) as queue:
         states: dict[str, Any] = queue.counts()
     assert states.get("done", 0) >= 200
     assert set(states) <= {"done", "failed", "cancelled"}

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,12 +194,13 @@ def running_gateway(
 class GatewayProcess:
     """A gateway in a process of its own."""
 
-    def __init__(self, path: Path, upstream: str, *arguments: str, port: int = 0) -> None:
+    def __init__(self, path: Path, upstream: str, *arguments: str, port: int = 0, store: Sequence[str] = ()) -> None:
+        """Start it on the file at *path*, or with the arguments *store* for another one."""
         self.log = path.with_suffix(".log")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "holdfast", "--url", str(path), "gateway", "--json"),
+                    *(sys.executable, "-m", "holdfast", *(store or ("--url", str(path))), "gateway", "--json"),
                     *("--upstream", upstream, "--port", str(port), *arguments),
                 ],
                 stdout=subprocess.PIPE,

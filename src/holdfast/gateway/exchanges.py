@@ -277,7 +277,10 @@ class Exchanges:
         exchange.grace = None
         if exchange.callers:
             return
-        if exchange.ended is None:
+        if exchange.ended is None and exchange.readers:
+            # The stream is read again, by its number: it goes on as long as that.
+            self.caller_left(exchange)
+        elif exchange.ended is None:
             self._cancel(exchange)
         else:
             self.forget(exchange)
