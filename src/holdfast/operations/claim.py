@@ -14,6 +14,7 @@ from holdfast.operations import gates, lease, maintenance, sessions, settle
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.storage import notifications
 from holdfast.storage.contract import Claimer, PassName, ReadyJobs, ReadyRequest, StoreTransaction
+from holdfast.storage.plain_contract import ClaimedJobs
 
 _CHUNKS_MAX = 10
 _REFUSALS_MAX = 10
@@ -26,24 +27,19 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
 
     If the request repeats an earlier one, return the jobs that were leased then and are still held.
     """
-    claims = await _claim_plain(tx, request)
-    if claims is not None:
-        return claims
+    if not request.exclusive and not request.cut_off:
+        # In a plain form, if the engine has one for the request and the state of the store.
+        found = await tx.claim_plain(request)
+        if found is not None:
+            return found.claims if found.fair_scope is None else await _complete(tx, request, found)
     claimer = await _read_claimer(tx, request)
     routing, due, now = await tx.begin_claim()
     return await _claim(tx, routing, request, claimer, due, now)
 
 
-async def _claim_plain(tx: StoreTransaction, request: ClaimRequest) -> list[Claim] | None:
-    """Claim in a plain form, if the engine has one for the request and the state of the store."""
-    if request.exclusive or request.cut_off:
-        return None
-    found = await tx.claim_plain(request)
-    if found is None:
-        return None
+async def _complete(tx: StoreTransaction, request: ClaimRequest, found: ClaimedJobs) -> list[Claim]:
+    """Return the claims of a plain form, and more if it has found fewer than the limit in its fairness scope."""
     claims = found.claims
-    if found.fair_scope is None:
-        return claims
     await _remember_fair_key(tx, found.fair_scope, found.last_fair_key, found.fair_key)
     if len(claims) < request.limit:
         claims += _claims(request, await _take(tx, found.routing, request, len(claims)))
@@ -61,15 +57,16 @@ async def settle_and_claim(
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction."""
-    indexes = settle.plain_indexes(outcomes)
-    if indexes is not None and len(indexes) == len(outcomes):
-        if tx.fuses and not request.exclusive and not request.cut_off:
+    alone = len(outcomes) == 1 and settle.is_plain_success(outcomes[0][1])
+    indexes = None if alone and not tx.fuses else settle.plain_indexes(outcomes)
+    if alone or (indexes is not None and len(indexes) == len(outcomes)):
+        if indexes is not None and tx.fuses and not request.exclusive and not request.cut_off:
             both = await tx.settle_and_claim_plain(outcomes, started, request)
             if both is not None:
                 finished, claims = both
                 done = await settle.accept_finished(tx, outcomes, indexes, finished)
                 return [done[index] for index in range(len(outcomes))], claims
-        if len(outcomes) == 1:
+        if alone:
             settlements = await settle.settle_jobs(tx, outcomes)
         else:
             settlements = await settle.settle_indexed(tx, outcomes, indexes)

@@ -339,6 +339,7 @@ SqliteQuery: TypeAlias = Literal[
     "ready_tops_one",
     "job_claim_next",
     "job_claim_one",
+    "job_claim_range",
     "job_done_each",
     "job_done_held",
     "job_done_held_one",

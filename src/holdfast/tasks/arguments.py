@@ -168,10 +168,11 @@ class Arguments:
         if not self._required <= given.keys():
             missing = self._required - given.keys()
             raise PayloadInvalid("arguments", f".{min(missing)}", "is missing")
-        if self._extras is None and (unknown := given.keys() - self._parameters.keys()):
-            problem = f"is not a parameter of {self.function.__qualname__}"
-            raise PayloadInvalid("arguments", f".{min(unknown)}", problem)
-        if self._extras in given:
+        if self._extras is None:
+            if not given.keys() <= self._parameters.keys():
+                problem = f"is not a parameter of {self.function.__qualname__}"
+                raise PayloadInvalid("arguments", f".{min(given.keys() - self._parameters.keys())}", problem)
+        elif self._extras in given:
             problem = "is the name of the variable keyword parameter, not of an argument"
             raise PayloadInvalid("arguments", f".{self._extras}", problem)
 

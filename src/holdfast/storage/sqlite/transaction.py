@@ -177,8 +177,9 @@ class SqliteTransaction(SqlTransaction):
         if plans is None or plan is None:
             return None
         now, one_job = self._clock.now(), request.limit == 1
-        holder = (request.worker, request.incarnation) if one_job else (request.limit,)
         token = request.lease_token if request.resent else None
+        worker, incarnation, limit = request.worker, request.incarnation, request.limit
+        holder = (worker, incarnation) if one_job else (worker, incarnation, limit)
         self._observe(plan.name)
         cursor = self._cursor
         cursor.execute(plan.text, (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder))
@@ -194,8 +195,11 @@ class SqliteTransaction(SqlTransaction):
             if counting is None:
                 return None
             await self._lease_many(claimed, rows, counting)
-        elif one_job:
-            await self._lease_one(claimed, row)
+        elif one_job and row[-1] is not None:
+            self._observe("job_claim_next")
+            until_ms = now.lease_ms + request.lease_ms
+            values = (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
+            cursor.execute(_CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, rows)
         claims = [_claim_of(claimed, row, index) for index, row in enumerate(rows)]
@@ -206,17 +210,6 @@ class SqliteTransaction(SqlTransaction):
         if fair_key != last_fair_key:
             await self.set_last_fair_key(scope, fair_key, now, first=last_fair_key is None)
         return ClaimedJobs(plans.routing, claims)
-
-    async def _lease_one(self, claimed: "_PlainClaim", row: Row) -> None:
-        """Lease the job of *row*, which has the number of the holder at its end, if that is known."""
-        _, request, now = claimed
-        if row[-1] is None:
-            await self._lease_many(claimed, [row])
-            return
-        lease_until_ms = now.lease_ms + request.lease_ms
-        self._observe("job_claim_next")
-        values = (row[1], row[-1], request.lease_token, lease_until_ms, now.wall_ms, request.acknowledged)
-        self._cursor.execute(_CLAIM_NEXT, values)
 
     async def _lease_many(
         self, claimed: "_PlainClaim", rows: Sequence[Row], counting: Sequence[int | None] | None = None
@@ -237,17 +230,20 @@ class SqliteTransaction(SqlTransaction):
             ]
             await self._write_gated_claims(values, len(rows))
             return
-        values["indexes"], values["counted"] = {row[1]: index for index, row in enumerate(rows)}, 0
+        seqs = [row[1] for row in rows]
+        if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
+            values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
+            await self._change("job_claim_range", values, len(rows))
+            return
+        values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
         await self._write_claims(values, len(rows))
 
     async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
         """Finish the jobs whose lease is held, with their events, by two statements."""
         now = self._clock.now()
-        if len(settlements) == 1:
-            return FinishedJobs(now, await self._finish_one(*settlements[0], now))
-        return FinishedJobs(now, await self._finish_many(settlements, now))
-
-    async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome, now: Now) -> dict[int, Row]:
+        if len(settlements) > 1:
+            return FinishedJobs(now, await self._finish_many(settlements, now))
+        [(claim, checked)] = settlements
         seq, _, epoch, token = fence_of(claim)
         columns = columns_of(claim.job)
         priority, event_count = columns.priority, columns.event_count
@@ -265,7 +261,7 @@ class SqliteTransaction(SqlTransaction):
             cursor.execute(_DONE_HELD, held)
             rows = cursor.fetchall()
             if not rows:
-                return {}
+                return FinishedJobs(now, {})
             finished = rows[0][1:-2]
         self._observe("events_append_done_one")
         cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
@@ -274,7 +270,7 @@ class SqliteTransaction(SqlTransaction):
             await self._wake_after(rows, now)
         elif gated:
             await self.wake_gates([seq], now)
-        return {seq: finished}
+        return FinishedJobs(now, {seq: finished})
 
     def _may_be_gated(self, claim: Claim) -> bool:
         """Return whether a job probably holds a permit; what is written does not depend on it."""
@@ -455,10 +451,10 @@ _new_tuple: Final = tuple.__new__
 """Makes a named tuple in a third of the time."""
 _PLAIN_ROUTES_MAX: Final = 32
 _PLANS_MAX: Final = 1_024
-_CLAIM_PARAMETERS: Final = ("scope", "version", "wall_now", "lease_now", "chosen_token")
+_CLAIM_PARAMETERS: Final = ("scope", "version", "wall_now", "lease_now", "chosen_token", "worker", "incarnation")
 _PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
-    (True, True): sql.numbered("ready_plain_next", "route", *_CLAIM_PARAMETERS, "worker", "incarnation"),
-    (False, True): sql.numbered("ready_plain_routes", "routes", *_CLAIM_PARAMETERS, "worker", "incarnation"),
+    (True, True): sql.numbered("ready_plain_next", "route", *_CLAIM_PARAMETERS),
+    (False, True): sql.numbered("ready_plain_routes", "routes", *_CLAIM_PARAMETERS),
     (True, False): sql.numbered("ready_plain_stream", "route", *_CLAIM_PARAMETERS, "limit"),
     (False, False): sql.numbered("ready_plain_streams", "routes", *_CLAIM_PARAMETERS, "limit"),
 }

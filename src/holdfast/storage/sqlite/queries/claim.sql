@@ -90,6 +90,16 @@ update holdfast_job
        unacknowledged = case when :acknowledged > 0 then 0 else unacknowledged + 1 end
  where seq = :seq and state = {ready};
 
+-- name: job_claim_range
+-- As job_claim_next, for jobs with consecutive numbers in the order of the claim. Without a list, SQLite changes each job
+-- as it finds it, which takes a quarter less time.
+update holdfast_job
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = seq - :first, holder = :holder,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
+       unacknowledged = case when seq - :first < :acknowledged then 0 else unacknowledged + 1 end
+ where seq between :first and :last and +state = {ready};
+
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row

@@ -191,7 +191,7 @@ select (select fair_key from last), {ready_columns}, {holder}
 
 -- name: ready_plain_stream
 -- As ready_plain_next, for several jobs: the first ones of each of the next fair_keys, as many of each as the limit
--- needs if they take turns. The last column is the place of the fair_key among them.
+-- needs if they take turns. The last columns are the holder and the place of the fair_key among them.
 with recursive
 top (priority) as materialized (
     select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
@@ -220,7 +220,7 @@ next (place, fair_key, first) as materialized (
       from next where fair_key is not null and place < :limit
 ),
 share (jobs) as materialized (select (:limit + count(fair_key) - 1) / count(fair_key) from next)
-select (select fair_key from last), {ready_columns}, n.place
+select (select fair_key from last), {ready_columns}, {holder}, n.place
   from next n
  cross join holdfast_job j
  where n.fair_key is not null
@@ -282,7 +282,7 @@ head (seq, place, round) as materialized (
                         and fair_key = n.fair_key
                       order by due_at_ms, seq limit (select jobs from share))
 )
-select (select fair_key from last), {ready_columns}, h.place
+select (select fair_key from last), {ready_columns}, {holder}, h.place
   from (select seq, place, round from head where round <= (select jobs from share)
          order by round, place limit :limit) h
  cross join holdfast_job j
