@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,14 @@ from tests.cli.worker_process import APP, on_terminal, running, write_app
 from tests.support.command_line import PATIENCE_SECONDS, environment, run
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
+
+COLLECTOR = '''
+import gc
+
+@queue.task("collector")
+def collector() -> list[int]:
+    return [gc.get_threshold()[0], gc.get_freeze_count()]
+'''
 
 
 @pytest.fixture
@@ -67,6 +76,34 @@ def test_it_runs_the_tasks_of_the_queue_and_exits_with_0_when_stopped(tmp_path: 
     )
     assert (stopped["ended"], stopped["running"], stopped["stopping"]) == ({"done": 1}, 0, True)
     assert code == 0
+
+
+def test_its_garbage_collector_runs_rarely_and_skips_what_exists_at_the_start(
+    tmp_path: Path, queue: holdfast.Queue
+) -> None:
+    write_app(tmp_path, APP + COLLECTOR)
+    enqueued = queue.enqueue("collector")
+
+    with running(tmp_path, "--json"):
+        threshold, frozen = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS).result
+
+    assert threshold == 10_000
+    assert frozen > 1_000
+
+
+def test_the_garbage_collector_is_set_back_and_stays_disabled() -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(0, 10, 10)
+        with worker_module.rare_collections():
+            assert gc.get_threshold()[0] == 0
+            assert gc.get_freeze_count() > 0
+        gc.set_threshold(*before)
+        with worker_module.rare_collections():
+            assert gc.get_threshold()[0] == 10_000
+        assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_process_that_is_requested_to_stop_finishes_its_jobs_and_exits_with_0(
