@@ -23,13 +23,13 @@ from tests.support.command_line import PATIENCE_SECONDS, environment, run
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
 
-COLLECTOR = '''
+COLLECTOR = """
 import gc
 
 @queue.task("collector")
 def collector() -> list[int]:
     return [gc.get_threshold()[0], gc.get_freeze_count()]
-'''
+"""
 
 
 @pytest.fixture

@@ -584,9 +584,9 @@ class _ClaimedRow(LazyRow):
 
     def done_at(self, now_ms: int) -> Ended:
         """Return what is counted of the job if it is done."""
-        row, started_ms = self._row, self._claim.now.wall_ms
-        lane, kind, *_ = self._claim.routing.by_number[row[20]].key
-        return _new_tuple(Ended, (lane, kind, "done", started_ms - row[9], now_ms - started_ms))
+        row, claim = self._row, self._claim
+        key, started_ms = claim.routing.by_number[row[20]].key, claim.now.wall_ms
+        return _new_tuple(Ended, (key[0], key[1], "done", started_ms - row[9], now_ms - started_ms))
 
     def make(self) -> JobRow:
         """Return the row."""
