@@ -212,6 +212,22 @@ class TestParkedJobs:
         queue.cancel(parked)
         assert drain(queue) == [other]
 
+    @pytest.mark.parametrize("limit", [1, 5])
+    def test_an_offered_job_that_gets_another_key_leaves_its_room_to_others(self, queue: Queue, limit: int) -> None:
+        queue.limits.set("model", kinds=["call"], key="tag:model", concurrency=1)
+        enqueue(queue, 1, tags={"model": "x"})
+        first = queue.claim_many(limit=1)
+        moved = queue.enqueue("call", dedupe_key="k", tags={"model": "x"})
+        [waiting] = enqueue(queue, 1, tags={"model": "x"})
+        assert queue.claim_many(limit=5) == []
+        finish(queue, first)
+        # A claim of another kind offers the room to the first job that waits; then that needs it elsewhere.
+        assert queue.claim_many(kinds=["other"]) == []
+        queue.enqueue("call", dedupe_key="k", tags={"model": "y"}, on_duplicate="replace")
+
+        claims = [*queue.claim_many(limit=limit), *queue.claim_many(limit=limit)]
+        assert [claim.job.id for claim in claims] == [moved.id, waiting]
+
     def test_it_fails_when_its_deadline_passes(self, queue: Queue, clock: ManualClock) -> None:
         _, parked = self.parked(queue, deadline=60)
         clock.advance(seconds=20)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from hypothesis import Phase, given, settings
 
-from holdfast import Done, Failed, Queue
+from holdfast import Claim, Done, Failed, NewJob, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.plain_contract import FinishedJobs
 from holdfast.storage.postgres import scan_positions
@@ -35,6 +35,10 @@ TABLES = {
     "kept_key": "*",
     "session": "tenant, name, enqueue_seq, fence, head_seq, head_route, head_entry_type, head_fair_key",
     "tag": "*",
+    "gate": "flow_limit, key, until_us, closed_until_ms, turns",
+    # What is left of claims that have ended is deleted later by some forms.
+    "permit p join {0}.gate g on g.gate = p.gate join {0}.job j on j.seq = any (p.seqs) and j.lease_token = p.token"
+    " and j.worker = p.worker and j.gate = p.gate and j.state = 'running'": "key, p.token, p.worker, j.seq",
 }
 # A claim of that name may have jobs that others hold now.
 RENAMING = (
@@ -44,6 +48,9 @@ RENAMING = (
        select %(renamed)s, worker, until_ms, seqs from renamed
        on conflict (token, worker) do update
           set until_ms = least(l.until_ms, excluded.until_ms), seqs = l.seqs || excluded.seqs""",
+    """with renamed as (delete from {0}.permit where token = %(token)s returning *)
+       insert into {0}.permit as p (token, worker, gate, seqs) select %(renamed)s, worker, gate, seqs from renamed
+       on conflict (token, worker, gate) do update set seqs = p.seqs || excluded.seqs""",
 )
 
 
@@ -77,7 +84,8 @@ class PairOfSchemas(plain_forms.Pair):
         ids: dict[Any, int] = dict(self._connection.execute(f"select id, seq from {schema}.job".encode()).fetchall())
         found = {}
         for table, columns in TABLES.items():
-            rows = self._connection.execute(f"select {columns} from {schema}.{table}".encode()).fetchall()
+            text = f"select {columns} from {schema}.{table.format(schema)}"
+            rows = self._connection.execute(text.encode()).fetchall()
             found[table] = sorted((tuple(ids.get(value, value) for value in row) for row in rows), key=repr)
         return found
 
@@ -193,3 +201,105 @@ def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: 
         compare(history)
 
     compare_drawn()
+
+
+NAMED = (("a", "x"), ("b", "x"), ("c", "y"))
+"""Jobs of falling priority, and their keys."""
+
+
+class Watched:
+    """A queue that notes its statements."""
+
+    def __init__(self) -> None:
+        self.schema = postgres_schemas.take()
+        self.sent: list[str] = []
+        self.clock = ManualClock()
+        self.queue = queue_on(
+            PostgresStore(database_url(), schema=self.schema, clock=self.clock, observe=self.sent.append)
+        )
+        self.queue.migrate()
+
+    def claim(self, limit: int = 1) -> tuple[list[Claim], bool]:
+        """Claim, and return whether the claim was plain."""
+        self.sent.clear()
+        claims = self.queue.claim_many(limit=limit, worker="w")
+        return claims, self.sent == ["begin", "plain_guard", "plain_claim_gated", "commit", "committed"]
+
+    def parked(self) -> list[str]:
+        return [job.id for job in self.queue.jobs(state="parked")]
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    yield made
+    made.queue.close()
+    postgres_schemas.give_back(made.schema)
+
+
+class TestLimits:
+    @pytest.mark.parametrize("limit", [1, 8])
+    def test_claims_of_jobs_whose_limits_are_not_reached_are_plain_until_one_is(
+        self, watched: Watched, limit: int
+    ) -> None:
+        queue = watched.queue
+        queue.limits.set("all", kinds=["send"], concurrency=limit + 1)
+        queue.limits.set("rate", kinds=["send"], key="tenant", rate=1_000, per=1)
+        queue.enqueue_many([NewJob("send", tenant=f"tenant-{number % 5}") for number in range(80)])
+        claims, _ = watched.claim(limit)
+        for _ in range(5):
+            queue.settle_many([(claim, Done()) for claim in claims])
+            claims, is_plain = watched.claim(limit)
+            assert (len(claims), is_plain) == (limit, True)
+        # With one more running, a whole batch has no room.
+        assert len(watched.claim(limit)[0]) == 1
+        assert watched.claim(limit)[0] == []
+        assert queue.counts()["running"] == limit + 1
+
+    @pytest.mark.parametrize("key", ["tenant", "affinity", "tag:model", "given", "all"])
+    def test_each_source_of_keys_has_a_plain_form(self, watched: Watched, key: str) -> None:
+        queue = watched.queue
+        queue.limits.set("two", kinds=["send"], key=key, concurrency=2)
+        same: Any = {"tenant": "a", "affinity": "b", "tags": {"model": 'x"\\é'}, "limit_key": "d"}
+        queue.enqueue_many([NewJob("send", **same)] * 3)
+        watched.claim()
+        claims, is_plain = watched.claim()
+        assert (len(claims), is_plain) == (1, True)
+        assert watched.claim()[0] == []
+        assert len(watched.parked()) == 1
+
+    def test_jobs_of_several_routes_are_counted_together(self, watched: Watched) -> None:
+        queue = watched.queue
+        queue.limits.set("three", lanes=["default"], concurrency=3)
+        queue.limits.set("rate", lanes=["default"], rate=1_000, per=1_000, burst=4)
+        queue.enqueue_many([NewJob(kind) for kind in ("send", "extract", "send", "extract")])
+        assert len(watched.claim()[0]) == 1
+        claims, is_plain = watched.claim(2)
+        assert (len(claims), is_plain) == (2, True)
+        queue.settle_many([(claim, Done()) for claim in claims])
+        queue.enqueue_many([NewJob(kind) for kind in ("send", "extract")])
+        assert len(watched.claim(5)[0]) == 1
+        assert len(watched.parked()) == 2
+
+    def test_more_of_several_routes_than_have_room_are_not_claimed(self, watched: Watched) -> None:
+        queue = watched.queue
+        queue.limits.set("three", lanes=["default"], concurrency=3)
+        queue.enqueue_many([NewJob("send", tenant="z"), NewJob("extract", tenant="z")])
+        queue.settle_many([(claim, Done()) for claim in watched.claim(2)[0]])
+        queue.enqueue_many([NewJob(kind) for kind in ("send", "extract", "send", "extract")])
+        assert len(watched.claim(4)[0]) == 3
+
+    def test_if_a_job_of_a_later_level_has_no_room_the_first_levels_are_undone(self, watched: Watched) -> None:
+        queue = watched.queue
+        queue.limits.set("one", kinds=["send"], key="tag:order", concurrency=1)
+        queue.enqueue("other")
+        watched.claim()  # the routing is known
+        queue.enqueue_many(
+            [NewJob("send", job_id=name, priority=-n, tags={"order": order}) for n, (name, order) in enumerate(NAMED)]
+        )
+        claims, is_plain = watched.claim(8)
+        assert [claim.job.id for claim in claims] == ["a", "c"]
+        assert [claim.job.attempt for claim in claims] == [1, 1]
+        assert watched.parked() == ["b"]
+        assert not is_plain
+        assert "plain_claim_gated" in watched.sent

@@ -10,6 +10,8 @@ import pytest
 import holdfast
 from holdfast import Conflict, Done, Failed, JobNotFound, LeaseLost, NewJob
 from holdfast.client.connect import queue_on
+from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.storage.postgres import plain_forms, sql
 from holdfast.storage.postgres.store import PostgresStore
 from tests.support.claims import claim_ids, claim_one
 from tests.support.clock import ManualClock
@@ -243,3 +245,33 @@ def test_of_a_claim_that_expired_in_part_the_rest_is_settled(racers: Racers, cla
     assert [type(one.error) for one in settlements] == [LeaseLost, type(None), LeaseLost]
     assert [racers.queue.get(name).state for name in "ab"] == ["running", "done"]
     assert racers.queue.get("c").state == ("running" if claims_next else "ready")
+
+
+class TestEndsAgainstParking:
+    """One job may run at once; another is parked while the first one ends."""
+
+    @pytest.fixture
+    def claim(self, racers: Racers) -> holdfast.Claim:
+        racers.queue.limits.set("one", kinds=["mail"], concurrency=1)
+        racers.queue.enqueue_many([NewJob("mail", job_id=name) for name in "ab"])
+        return claim_one(racers.queue)
+
+    def test_a_job_that_is_parked_while_another_ends_starts_after_it(
+        self, racers: Racers, claim: holdfast.Claim, url: str, schema: str
+    ) -> None:
+        text, values = plain_forms.settling([(claim, CheckedOutcome(Done(), "", None))], ())
+        clock = {"clock_ms": racers.clock.now().wall_ms, "lease_clock_ms": racers.clock.now().lease_ms}
+        with psycopg.connect(url) as connection:
+            # A plain form is one message: only another client can stop before its commit.
+            connection.execute(sql.texts(schema).writing[text].encode(), {**values, **clock})
+            assert claim_ids(racers.queue) == []
+            assert racers.queue.get("b").state == "parked"
+        racers.clock.advance(1)
+        assert claim_ids(racers.queue) == ["b"]
+
+    def test_an_end_waits_for_a_claim_that_parks_a_job_and_wakes_it(
+        self, racers: Racers, claim: holdfast.Claim
+    ) -> None:
+        racers.slow.during(claim_ids, lambda: racers.queue.settle(claim, Done()))
+        assert racers.queue.get("b").state == "parked"
+        assert claim_ids(racers.queue) == ["b"]

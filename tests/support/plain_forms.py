@@ -156,7 +156,7 @@ class Pair(ABC):
 
     def set_limit(self, options: dict[str, Any]) -> None:
         for _, queue in self._both():
-            queue.limits.set("limit", kinds=["send"], **options)
+            queue.limits.set("limit", **{"kinds": ["send"], **options})
 
     def advance(self, seconds: float) -> None:
         for clock in self._clocks:
@@ -248,6 +248,7 @@ limits = st.tuples(
             {"key": "tag:order", "concurrency": 1},
             {"key": "tenant", "rate": 5, "per": 60},
             {"key": "tenant", "rate": 1_000, "per": 1, "concurrency": 8},
+            {"kinds": ["send", "extract"], "key": "tenant", "concurrency": 7, "rate": 7, "per": 1},
         ]
     ),
 )

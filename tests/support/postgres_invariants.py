@@ -14,7 +14,7 @@ VIOLATIONS: Final = f"""
     with open_as_stored as (
         select {_COLUMNS} from {{schema}}.job
          where finished_at_ms is null
-           and (state <> 'running' or dedupe_key is not null or session is not null or gate is not null)
+           and (state <> 'running' or dedupe_key is not null or session is not null)
     ),
     open_as_found as (select {_COLUMNS} from {{schema}}.open_job)
     select 'open, but not found', seq
@@ -28,6 +28,17 @@ VIOLATIONS: Final = f"""
        and not exists (select 1 from {{schema}}.lease l
                         where l.worker = j.worker and l.token = j.lease_token and j.seq = any (l.seqs)
                           and l.until_ms <= j.lease_until_ms)
+    union all
+    select 'running, but its gate does not count it', j.seq from {{schema}}.job j
+      join {{schema}}.gate g on g.gate = j.gate
+      join {{schema}}.flow_limit f on f.number = g.flow_limit
+     where j.state = 'running'
+       and not exists (select 1 from {{schema}}.permit p
+                        where p.gate = j.gate and p.worker = j.worker and p.token = j.lease_token
+                          and j.seq = any (p.seqs))
+    union all
+    select 'a permit of a claim that is not listed', p.gate from {{schema}}.permit p
+     where not exists (select 1 from {{schema}}.lease l where l.worker = p.worker and l.token = p.token)
     union all
     select 'finished, but not listed once', j.seq from {{schema}}.job j
      where j.finished_at_ms is not null

@@ -238,12 +238,13 @@ def have_room(limit: LimitRow, until_us: int, running: int, starts: int, now_ms:
         return False
     if limit.rate is None:
         return True
-    return used_until_us(limit, until_us, starts, now_ms) - now_ms * 1000 <= limit.cost_us(limit.burst or 1)
+    used_us = used_until_us(until_us, starts * limit.cost_us(1), now_ms) - now_ms * 1000
+    return used_us <= limit.cost_us(limit.burst or 1)
 
 
-def used_until_us(limit: LimitRow, until_us: int, weight: int, now_ms: int) -> int:
-    """Return the time up to which a rate is used up after starts of this weight."""
-    return max(until_us, now_ms * 1000) + limit.cost_us(weight)
+def used_until_us(until_us: int, cost_us: int, now_ms: int) -> int:
+    """Return the time up to which a rate is used up after starts of this cost."""
+    return max(until_us, now_ms * 1000) + cost_us
 
 
 def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
@@ -251,7 +252,7 @@ def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
     if limit.rate is None:
         return gate
     if weight > 0:
-        return gate._replace(until_us=used_until_us(limit, gate.until_us, weight, now_ms))
+        return gate._replace(until_us=used_until_us(gate.until_us, limit.cost_us(weight), now_ms))
     return gate._replace(until_us=max(gate.until_us - limit.cost_us(-weight), 0))
 
 

@@ -120,7 +120,9 @@ class _Rooms:
                 after = await rearm(tx, after, opens_at_ms, self._now_ms)
             if after is not gate:
                 await tx.write_gate(after)
-        for number in sorted(refusing - self._locked.keys()):
+        counted = {number: self._uses[number].running for number in sorted(refusing & self._locked.keys())}
+        ending = await tx.ending_gates({number: running for number, running in counted.items() if running})
+        for number in sorted((refusing - self._locked.keys()) | ending):
             await tx.add_wake("gate", number, self._now_ms + _BUSY_MS)
 
 
@@ -164,6 +166,7 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, wakes: Sequence[Wake
         elif limit is None:
             unused.append(number)
     await tx.delete_gates(unused)
+    left |= await tx.ending_gates({gate: use.running for gate, use in uses.items() if use.has_parked and use.running})
     return [wake for wake in wakes if wake.number in left]
 
 
@@ -205,8 +208,11 @@ async def _offer(
         after = await rearm(tx, after, opens_at_ms, now.wall_ms)
     if after is not gate:
         await tx.write_gate(after)
-    # Jobs that others have locked may stay as they are, and a large number is offered in chunks.
-    return len(jobs) < len(wanted) or len(wanted) >= limits.CHUNK
+    if len(wanted) >= limits.CHUNK:
+        # A large number is offered in chunks.
+        await tx.add_wake("gate", gate.number, now.wall_ms)
+    # Jobs that others have locked may stay as they are.
+    return len(jobs) < len(wanted)
 
 
 async def _next_by_weight(

@@ -1,7 +1,7 @@
 """The part of the storage contract for limits by key."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.domain.clock import Now
@@ -64,6 +64,13 @@ class GatesTransaction(ABC):
     @abstractmethod
     async def gate_uses(self, gates: Collection[int]) -> dict[int, GateUse]:
         """Return the use of gates by number. Lock them first."""
+
+    @abstractmethod
+    async def ending_gates(self, counted: Mapping[int, int]) -> set[int]:
+        """Return those of these gates, with the running jobs that were *counted*, of which jobs may be ending unseen.
+
+        What ends at the others sees the jobs that this transaction parks.
+        """
 
     @abstractmethod
     async def gates_of_key(self, key: str) -> list[Gate]:

@@ -1,6 +1,6 @@
 """Limits by key, by named queries."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.domain import strict_json
@@ -59,6 +59,10 @@ class SqlGates(SqlQueries):
         """Return the use of gates."""
         rows = await self.query("gates_use", {"gates": sorted(gates)}) if gates else []
         return {gate: GateUse(running, bool(has_parked)) for gate, running, has_parked in rows}
+
+    async def ending_gates(self, counted: Mapping[int, int]) -> set[int]:
+        """Return the gates of which jobs may be ending: none, with one writer at a time."""
+        return set()
 
     async def gates_of_key(self, key: str) -> list[Gate]:
         """Return the gates of a key."""

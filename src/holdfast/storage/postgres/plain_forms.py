@@ -231,7 +231,11 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
     if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
         return None
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-    if len(routes) > ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes) or routing.is_gated(routes):
+    if len(routes) > ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes):
+        return None
+    gated = routing.is_gated(routes)
+    limits = _limits(routing, routes) if gated else {}
+    if limits is None:
         return None
     positions = memory.scan_positions.of(routes)
     times = memory.due_watermarks.start_times(thorough=False)
@@ -255,9 +259,26 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
         "scope": request.fair_scope_prefix(),
         **LockedAndPassed([], positions).for_top(routes),
         **memory.ready_floors.values(routes),
+        **limits,
     }
-    sent: list[Sent] = [("plain_guard", guard), ("plain_claim", claiming)]
+    sent: list[Sent] = [("plain_guard", guard), ("plain_claim_gated" if gated else "plain_claim", claiming)]
     return routing, {route.number: route for route in routes}, positions, sent
+
+
+def _limits(routing: RoutingTable, routes: Sequence[Route]) -> dict[str, Any] | None:
+    """Return the limits of routes; None if a limit counts weights or joins keys, which the full form decides."""
+    found = [(route.number, limit) for route in routes for limit in routing.limits_of(route.key.lane, route.key.kind)]
+    if any(limit.weight is not None or "+" in limit.key_source for _, limit in found):
+        return None
+    rates = [(limit.rate is not None, limit) for _, limit in found]
+    return {
+        "limit_routes": [route for route, _ in found],
+        "limit_numbers": [limit.number for _, limit in found],
+        "key_sources": [limit.key_source for _, limit in found],
+        "concurrencies": [limit.concurrency for _, limit in found],
+        "start_costs_us": [limit.cost_us(1) if has_rate else None for has_rate, limit in rates],
+        "burst_costs_us": [limit.cost_us(limit.burst or 1) if has_rate else None for has_rate, limit in rates],
+    }
 
 
 def _claims(

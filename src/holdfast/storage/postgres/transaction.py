@@ -276,6 +276,11 @@ class PostgresTransaction(SendingTransaction):
         rows = await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
         return FinishedJobs(now, rows)
 
+    async def ending_gates(self, counted: Mapping[int, int]) -> set[int]:
+        """Return the gates of which jobs may be ending in other transactions."""
+        rows = await self.query("gates_ending", {"counted": dict(counted)}) if counted else []
+        return {gate for (gate,) in rows}
+
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose and lease ready jobs in claim order."""
         return await select_ready(self, self._state.scan_positions, request)

@@ -36,7 +36,7 @@ async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], 
         if closed_until_ms or not gates.have_room(limit, until_us, running, starts, now.wall_ms):
             return None
         if limit.rate is not None:
-            used.append((gates.used_until_us(limit, until_us, starts, now.wall_ms), gate))
+            used.append((gates.used_until_us(until_us, starts * limit.cost_us(1), now.wall_ms), gate))
     counting: list[int | None] = [None] * len(rows)
     for keys, indexes in groups:
         number = None

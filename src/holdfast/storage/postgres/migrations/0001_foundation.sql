@@ -282,8 +282,8 @@ create table holdfast.flow_limit (
     weight      text
 );
 
--- Gates: a limit for one key. A claim of its jobs, or an offer to parked ones, locks the row. The number of permits in use is
--- that of running jobs which name the gate. A gate may outlive its limit, until nothing waits at it.
+-- Gates: a limit for one key. A claim of its jobs, or an offer to parked ones, locks the row. A gate may outlive its limit,
+-- until nothing waits at it.
 create table holdfast.gate (
     gate            bigint primary key generated always as identity,
     flow_limit      bigint not null,
@@ -498,8 +498,8 @@ create index job_root on holdfast.job (root)
 create index job_session on holdfast.job (session, seq)
     where session is not null;
 
--- What indexes find of jobs that are not finished: of all that wait, and of running ones that have a dedupe key, a session
--- or a gate. The claim of any other job deletes its row. A row is written only by a transaction that has locked or stored
+-- What indexes find of jobs that are not finished: of all that wait, and of running ones that have a dedupe key or a
+-- session. The claim of any other job deletes its row. A row is written only by a transaction that has locked or stored
 -- the row of the job. The worker and its incarnation are those of suspect jobs.
 create table holdfast.open_job (
     seq            bigint primary key,
@@ -548,6 +548,20 @@ create table holdfast.lease (
 create index lease_until on holdfast.lease (until_ms);
 -- Both indexes find a claim at once by its worker and token, whichever the planner chooses.
 create index lease_token on holdfast.lease (token);
+
+-- The jobs of each claim that a gate counts while they run under it. The row is deleted with that of the claim.
+create table holdfast.permit (
+    gate   bigint not null,
+    token  text collate "C" not null,
+    worker text collate "C" not null,
+    seqs   bigint[] not null,
+    primary key (token, worker, gate)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+create index permit_gate on holdfast.permit (gate);
 
 -- Finished jobs by state and finish time, for lists and retention: one row for those that a transaction has finished,
 -- with their numbers and event counts. A job that was requeued has another event count or is not finished.
@@ -628,7 +642,7 @@ create index open_job_deadline on holdfast.open_job (deadline_at_ms)
 
 -- Jobs at gates: running ones hold a permit, ready ones were offered one, parked ones wait in the order of claims.
 create index open_job_gate on holdfast.open_job (gate, state, route, priority desc, fair_key, due_at_ms, seq)
-    where gate is not null and state in ('parked', 'ready', 'running');
+    where gate is not null and state in ('parked', 'ready');
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index open_job_dedupe on holdfast.open_job (tenant, dedupe_kind, dedupe_key)
@@ -917,6 +931,7 @@ begin
                and j.lease_token = looked.token;
             if first is null then
                 delete from holdfast.lease l where l.worker = looked.worker and l.token = looked.token;
+                delete from holdfast.permit p where p.worker = looked.worker and p.token = looked.token;
             elsif first > lease_ms then
                 update holdfast.lease l set until_ms = first where l.worker = looked.worker and l.token = looked.token;
             else
@@ -934,7 +949,7 @@ begin
 end
 $$;
 
--- Take jobs out of the indexes of waiting ones, with the gates that they pass if there are any, and store when the leases
+-- Take jobs out of the indexes of waiting ones, with the gates that count them if there are any, and store when the leases
 -- of their claim expire. The caller has locked the jobs and updates their rows.
 create function holdfast.take_1(
     by_worker text, by_token text, lease_until_ms bigint, taken bigint[], gates bigint[] default '{}'
@@ -943,21 +958,26 @@ $$
 declare
     deleted integer;
 begin
-    if cardinality(gates) > 0 then
-        update holdfast.open_job o set gate = g.gate
-          from unnest(taken, gates) as g (seq, gate)
-         where o.seq = g.seq;
-    end if;
-    delete from holdfast.open_job o
-     where o.seq = any (taken) and o.dedupe_key is null and o.session is null and o.gate is null;
+    delete from holdfast.open_job o where o.seq = any (taken) and o.dedupe_key is null and o.session is null;
     get diagnostics deleted = row_count;
     if deleted < cardinality(taken) then
-        update holdfast.open_job o set state = 'running', epoch = o.epoch + 1 where o.seq = any (taken);
+        update holdfast.open_job o
+           set state = 'running', epoch = o.epoch + 1, gate = case when cardinality(gates) > 0 then g.gate else o.gate end
+          from unnest(taken, gates) as g (seq, gate)
+         where o.seq = g.seq;
     end if;
     insert into holdfast.lease as l (worker, token, until_ms, seqs) values (by_worker, by_token, lease_until_ms, taken)
     on conflict (token, worker) do update
        set until_ms = least(l.until_ms, excluded.until_ms),
            seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
+    if cardinality(gates) > 0 then
+        insert into holdfast.permit as p (token, worker, gate, seqs)
+        select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
+         where g.gate is not null
+         group by g.gate
+        on conflict (token, worker, gate) do update
+           set seqs = array(select distinct u.seq from unnest(p.seqs || excluded.seqs) as u (seq));
+    end if;
     return true;
 end
 $$;
@@ -983,6 +1003,7 @@ begin
             continue;
         end if;
         delete from holdfast.lease l where l.worker = held.worker and l.token = held.token;
+        delete from holdfast.permit p where p.worker = held.worker and p.token = held.token;
     end loop;
 end
 $$;
@@ -1001,6 +1022,57 @@ begin
                     where j.deadline_at_ms is not null and j.state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
                       and j.deadline_at_ms > deadline_low and j.deadline_at_ms <= wall_ms)
         or exists (select 1 from holdfast.wake w where w.at_ms <= wall_ms);
+end
+$$;
+
+-- Count the running jobs that hold a permit of a gate.
+create function holdfast.gate_running_1(of_gate bigint) returns bigint language plpgsql stable as
+$$
+begin
+    return (select count(*) from holdfast.permit p
+             cross join lateral unnest(p.seqs) as u (seq)
+              join holdfast.job j on j.seq = u.seq
+             where p.gate = of_gate
+               and j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token);
+end
+$$;
+
+-- Append wake rows of the gates of claims of which jobs have ended, where others are parked or that were closed. The shared
+-- lock, held until the commit, tells a transaction that parks jobs that some are ending (`gates_ending_1`). If it has to
+-- wait for one, the next statement sees what was parked.
+create function holdfast.wake_gates_1(tokens text[], now_ms bigint) returns void language plpgsql volatile as
+$$
+declare
+    gates constant bigint[] := array(
+        select distinct p.gate from holdfast.permit p
+         where p.token = any (array(select distinct t.token from unnest(tokens) as t (token))));
+begin
+    if cardinality(gates) = 0 then
+        return;
+    end if;
+    perform pg_advisory_xact_lock_shared('holdfast.gate'::regclass::oid::integer, b.bucket)
+       from (select distinct (g.gate % 64)::integer as bucket from unnest(gates) as g (gate) order by 1) b;
+    insert into holdfast.wake (at_ms, target, number)
+    select now_ms, 'gate', g.gate from holdfast.gate g
+     where g.gate = any (gates)
+       and (g.closed_until_ms > 0
+            or exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked'));
+end
+$$;
+
+-- Return those of these gates of which jobs may be ending, or have ended since so many were counted as running. At the
+-- others, whatever ends waits for this transaction, and then sees what it has parked.
+create function holdfast.gates_ending_1(gates bigint[], running bigint[]) returns setof bigint language plpgsql volatile as
+$$
+declare
+    one record;
+begin
+    for one in select g.gate, g.running from unnest(gates, running) as g (gate, running) loop
+        if not pg_try_advisory_xact_lock('holdfast.gate'::regclass::oid::integer, (one.gate % 64)::integer)
+           or holdfast.gate_running_1(one.gate) < one.running then
+            return next one.gate;
+        end if;
+    end loop;
 end
 $$;
 
@@ -1034,8 +1106,8 @@ begin
          where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
-               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
-               j.dedupe_key is not null or j.session is not null or j.gate is not null as is_linked
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited,
+               j.dedupe_key is not null or j.session is not null as is_linked
     ),
     events as (
         insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
@@ -1058,8 +1130,6 @@ begin
     wakes as (
         insert into holdfast.wake (at_ms, target, number)
         select now_ms, 'parent', e.seq from ended e where e.awaited = 1
-        union all
-        select distinct now_ms, 'gate', e.gate from ended e where e.gate is not null
     )
     select now_ms, array_agg(e.seq), e.priority, e.phase, e.percent, e.cancel_requested, e.event_count
       from ended e
@@ -1072,6 +1142,7 @@ begin
         raise exception 'a lease is lost' using errcode = 'HF001';
     end if;
     if finished > 0 then
+        perform holdfast.wake_gates_1(tokens, now_ms);
         perform holdfast.drop_leases_1(seqs, tokens);
     end if;
     if cardinality(started_seqs) > 0 then
@@ -1198,6 +1269,93 @@ select f.route, f.fair_key
          order by last_key is not null and n.fair_key <= last_key, n.fair_key limit maximum) reached on reached.fair_key = f.fair_key;
 $$;
 
+-- Take room at the gates of jobs, which are locked, and return the gate that counts each. If a job has no room, a gate is
+-- closed or locked, or another gate has offered a job room, return null: nothing was written. A limit is given once for
+-- each route that it concerns, with what a start and the burst cost if it has a rate.
+create function holdfast.pass_gates_1(
+    picked bigint[], now_ms bigint, limit_routes integer[], limit_numbers bigint[], key_sources text[],
+    concurrencies integer[], start_costs_us bigint[], burst_costs_us bigint[]
+) returns bigint[] language plpgsql volatile as
+$$
+declare
+    ordinals integer[];
+    places integer[];
+    keys text[];
+    passed bigint[];
+    offered bigint[];
+    locked bigint[];
+    incomplete boolean;
+    refused boolean;
+    counting bigint[];
+begin
+    for attempt in 1 .. 2 loop
+        -- One entry for each job and limit of it; without a key it has no gate.
+        select array_agg(k.ordinal), array_agg(k.place), array_agg(k.key), array_agg(g.gate), array_agg(k.gate),
+               bool_or(k.key is not null and g.gate is null), bool_or(k.gate is not null and k.gate is distinct from g.gate)
+          into ordinals, places, keys, passed, offered, incomplete, refused
+          from (select p.ordinal, l.place, l.number, j.gate,
+                       case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
+                            when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
+                            else j.tags::json ->> substr(l.key_source, 5) end as key
+                  from unnest(picked) with ordinality as p (seq, ordinal)
+                  join holdfast.job j on j.seq = p.seq
+                  left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
+                            as l (route, number, key_source, place) on l.route = j.route
+                 order by p.ordinal) k
+          left join holdfast.gate g on g.flow_limit = k.number and g.key = k.key;
+        exit when not incomplete;
+        insert into holdfast.gate (flow_limit, key)
+        select distinct limit_numbers[u.place], u.key from unnest(places, keys, passed) as u (place, key, gate)
+         where u.key is not null and u.gate is null
+         order by 1, 2
+        on conflict (flow_limit, key) do nothing;
+    end loop;
+    locked := array(select g.gate from holdfast.gate g where g.gate = any (passed) order by g.gate for update skip locked);
+    if cardinality(locked) < (select count(distinct u.gate) from unnest(passed) as u (gate)) then
+        locked := array(select l.gate from holdfast.lock_gates_1(array(select distinct u.gate from unnest(passed) as u (gate)
+                                                                        where u.gate is not null), 200) l);
+        if cardinality(locked) < (select count(distinct u.gate) from unnest(passed) as u (gate)) then
+            return null;
+        end if;
+    end if;
+    if cardinality(ordinals) = cardinality(picked) then
+        counting := passed;
+    else
+        -- Of several gates, the one that limits how many run counts a job, or else the first.
+        select array_agg(c.gate order by c.ordinal), bool_or(c.offered is not null and c.offered is distinct from c.gate)
+          into counting, refused
+          from (select distinct on (u.ordinal) u.ordinal, u.gate, u.offered
+                  from unnest(ordinals, places, passed, offered) as u (ordinal, place, gate, offered)
+                 order by u.ordinal, u.gate is null, concurrencies[u.place] is null, u.place) c;
+    end if;
+    if refused then
+        return null;
+    end if;
+    select bool_or(g.gate is null or g.closed_until_ms > 0
+                   or case when concurrencies[s.place] < s.starts
+                                + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
+                           then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end
+                   or greatest(g.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place]
+                      > now_ms * 1000 + burst_costs_us[s.place])
+      into refused
+      from (select u.gate, min(u.place) as place, count(*) as starts from unnest(passed, places) as u (gate, place)
+             where u.gate is not null
+             group by u.gate) s
+      left join holdfast.gate g on g.gate = s.gate;
+    if refused then
+        return null;
+    end if;
+    if cardinality(array_remove(start_costs_us, null)) > 0 then
+        update holdfast.gate g set until_us = greatest(g.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place]
+          from (select u.gate, min(u.place) as place, count(*) as starts from unnest(passed, places) as u (gate, place)
+                 where u.gate is not null and start_costs_us[u.place] is not null
+                 group by u.gate) s
+         where g.gate = s.gate;
+    end if;
+    return counting;
+end
+$$;
+
 -- Claim ready jobs, level by level, tenants in turn, and return them, then a row with the number 0. Its state is
 -- `refused` if nothing was written because the full form has to do it; its fair_key is that of the first level, if it
 -- has only one. Locked jobs are skipped; if there are no others, the full form looks further.
@@ -1205,7 +1363,9 @@ create function holdfast.claim_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
     by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
     mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
-    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint
+    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint,
+    limit_routes integer[] default '{}', limit_numbers bigint[] default '{}', key_sources text[] default '{}',
+    concurrencies integer[] default '{}', start_costs_us bigint[] default '{}', burst_costs_us bigint[] default '{}'
 ) returns setof holdfast.job language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
@@ -1230,6 +1390,8 @@ declare
     room integer;
     chosen bigint[];
     picked bigint[];
+    gates bigint[] := '{}';
+    gated constant boolean := cardinality(limit_routes) > 0;
     recorded boolean;
     taken integer := 0;
 begin
@@ -1352,16 +1514,26 @@ begin
             exit;
         end if;
         exit when picked is null;
-        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked);
+        if gated then
+            gates := holdfast.pass_gates_1(picked, now_ms, limit_routes, limit_numbers, key_sources, concurrencies,
+                                           start_costs_us, burst_costs_us);
+            if gates is null and taken > 0 then
+                raise exception 'a job has no room' using errcode = 'HF002';
+            elsif gates is null then
+                header.state := 'refused';
+                exit;
+            end if;
+        end if;
+        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked, gates);
         return query
         update holdfast.job j
            set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
                event_count = j.event_count + j.record_all, claim_index = taken + p.ordinal::integer - 1,
-               worker = by_worker, incarnation = by_incarnation, lease_token = by_token,
+               gate = case when gated then p.gate else j.gate end, worker = by_worker, incarnation = by_incarnation, lease_token = by_token,
                lease_until_ms = lease_now + lease_length, started_at_ms = now_ms,
                outcome = null, settle_digest = null, phase = null, percent = null,
                unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
-          from unnest(picked) with ordinality as p (seq, ordinal)
+          from unnest(picked, gates) with ordinality as p (seq, gate, ordinal)
          where j.seq = p.seq
         returning j.*;
         if recorded then
@@ -1386,6 +1558,32 @@ begin
         -- Others hold the rest of the chosen jobs.
         exit when cardinality(picked) < cardinality(chosen);
     end loop;
+    return next header;
+end
+$$;
+
+-- As claim_1, for jobs with limits: if one of a later level has no room, what was claimed before it is undone.
+create function holdfast.claim_gated_1(
+    clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
+    by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
+    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
+    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint,
+    limit_routes integer[], limit_numbers bigint[], key_sources text[], concurrencies integer[], start_costs_us bigint[],
+    burst_costs_us bigint[]
+) returns setof holdfast.job language plpgsql volatile as
+$$
+declare
+    header holdfast.job;
+begin
+    return query
+    select * from holdfast.claim_1(
+        clock_ms, lease_clock_ms, routes, jobs_max, by_worker, by_incarnation, by_token, lease_length, acknowledged,
+        scope_prefix, mark_priorities, mark_keys, mark_dues, mark_seqs, floor_priorities, floor_keys, floor_dues,
+        floor_seqs, floor_backdated, wall_floor, lease_floor, limit_routes, limit_numbers, key_sources, concurrencies,
+        start_costs_us, burst_costs_us);
+exception when sqlstate 'HF002' then
+    header.seq := 0;
+    header.state := 'refused';
     return next header;
 end
 $$;

@@ -98,6 +98,10 @@ update holdfast.gate
 -- Delete gates.
 delete from holdfast.gate where gate = any (%(gates)s::bigint[]);
 
+-- name: gates_ending
+-- Return those of these gates, each with the number of running jobs that was counted, of which jobs may be ending.
+select holdfast.gates_ending_1(%(counted_0)s::bigint[], %(counted_1)s::bigint[]);
+
 -- name: gates_existing
 -- Find those of these gates that exist.
 select gate from holdfast.gate where gate = any (%(gates)s::bigint[]);
@@ -111,7 +115,8 @@ select g.gate, g.flow_limit, g.key from unnest(%(pairs_0)s::bigint[], %(pairs_1)
 -- Read some gates that no job names and that keep nothing in mind, skipping locked ones.
 select gate from holdfast.gate g
  where until_us <= %(now)s::bigint * 1000 and closed_until_ms <= %(now)s
-   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('parked', 'ready', 'running'))
+   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('parked', 'ready'))
+   and not exists (select 1 from holdfast.permit p where p.gate = g.gate)
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s
 /* lock: for update skip locked */;
@@ -137,14 +142,15 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast.gate g
  where exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked')
-   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('ready', 'running'))
+   and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'ready')
+   and holdfast.gate_running_1(g.gate) = 0
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s;
 
 -- name: gates_use
 -- For each gate: the number of jobs that hold a permit, and whether any is parked at it.
 select g.gate,
-       (select count(*) from holdfast.open_job j where j.gate = g.gate and j.state = 'running'),
+       holdfast.gate_running_1(g.gate),
        exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked')
   from unnest(%(gates)s::bigint[]) as g (gate);
 
@@ -207,8 +213,16 @@ with changed as (
     update holdfast.job j set gate = v.gate
       from unnest(%(c0)s::bigint[], %(c1)s::bigint[]) as v (gate, seq)
      where j.seq = v.seq
- returning j.*, j.finished_at_ms is null and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null
-                                              or j.gate is not null) as is_open
+ returning j.*, j.finished_at_ms is null
+                and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null) as is_open
+),
+counted as (
+    insert into holdfast.permit as p (token, worker, gate, seqs)
+    select c.lease_token, c.worker, c.gate, array_agg(c.seq) from changed c
+     where c.state = 'running' and c.gate is not null
+     group by c.lease_token, c.worker, c.gate
+    on conflict (token, worker, gate) do update
+       set seqs = array(select distinct u.seq from unnest(p.seqs || excluded.seqs) as u (seq))
 ),
 closed as (
     delete from holdfast.open_job o

@@ -91,8 +91,8 @@ with changed as (
         predecessor, event_count, result, unacknowledged, seq, epoch_before
       )
      where j.seq = v.seq and j.epoch = v.epoch_before
- returning j.*, j.finished_at_ms is null and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null
-                                              or j.gate is not null) as is_open
+ returning j.*, j.finished_at_ms is null
+                and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null) as is_open
 ),
 listed as (
     insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
@@ -143,7 +143,7 @@ with ended as (
        and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
  returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count, j.awaited, j.gate,
            j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker,
-           j.dedupe_key is not null or j.session is not null or j.gate is not null as is_linked
+           j.dedupe_key is not null or j.session is not null as is_linked
 ),
 events as (
     insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
