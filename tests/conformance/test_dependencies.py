@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Conflict, Deferred, Done, Failed, InvalidInput, Job, JobNotFound, Queue
+from holdfast import Conflict, Deferred, Done, Failed, InvalidInput, Job, JobNotFound, NewJob, Queue
 from holdfast.domain import limits
 from holdfast.errors import KindRetired, LaneDraining
 from holdfast.types import Enqueued
@@ -408,15 +408,38 @@ class TestTrees:
         finish(queue, child)
         assert state(queue, grandchild) == "ready"
 
-    def test_more_children_than_the_limit_are_refused(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_large_number_of_children_is_brought_back_in_chunks(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         parent = queue.enqueue("a")
-        children = [queue.enqueue("c", after=[parent.id]) for _ in range(2)]
+        children = queue.enqueue_many([NewJob("c", after=[parent.id]) for _ in range(7)])
+        queue.enqueue_many([NewJob("d", after=[child.id]) for child in children])
         fail(queue, parent)
-        assert [state(queue, child) for child in children] == ["cancelled", "cancelled"]
+        while "dependent" in queue.counts():
+            queue.claim_many(kinds=["none"])
         monkeypatch.setattr(limits, "REQUEUE_CHILDREN_MAX", 2)
-        with pytest.raises(Conflict, match="more than 2 jobs"):
-            queue.requeue(parent.id, with_children=True)
-        assert queue.counts() == {"failed": 1, "cancelled": 2}
+        monkeypatch.setattr(limits, "CHUNK", 2)
+        queue.requeue(parent.id, with_children=True)
+        assert queue.counts() == {"ready": 1, "dependent": 2, "cancelled": 12}
+        for _ in range(20):
+            queue.claim_many(kinds=["none"])
+        assert queue.counts() == {"ready": 1, "dependent": 14}
+        monkeypatch.undo()
+        finish(queue, parent)
+        while claims := queue.claim_many(limit=20):
+            queue.settle_many([(claim, Done()) for claim in claims])
+        assert queue.counts() == {"done": 15}
+
+    def test_a_child_that_came_after_the_failure_waits_for_the_requeued_parent(self, queue: Queue) -> None:
+        """Its parent does not know of it: only its own wake row asks to look."""
+        parent = queue.enqueue("a")
+        fail(queue, parent)
+        child = queue.enqueue("c", after=[parent.id])
+        assert state(queue, child) == "cancelled"
+        queue.requeue(parent.id, with_children=True)
+        assert state(queue, child) == "dependent"
+        finish(queue, parent)
+        assert state(queue, child) == "ready"
 
     def test_children_whose_kind_is_retired_stay_cancelled(self, queue: Queue) -> None:
         parent = queue.enqueue("a")

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Conflict, Done, Failed, InvalidInput, Job, Queue
 from holdfast.domain import limits
 from holdfast.errors import GroupNotFound, LaneDraining, WaitTimeout
+from holdfast.storage.contract import StoreTransaction
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import start
@@ -45,6 +46,23 @@ def existing(queue: Queue, *ids: str) -> list[str]:
 
 
 class TestEnds:
+    def test_another_look_at_a_group_that_has_ended_changes_nothing(self, queue: Queue, clock: ManualClock) -> None:
+        [job_id] = make(queue, 1)
+        end(queue, job_id)
+        fold(queue)
+        ended = queue.groups.get("g")
+        assert ended.finished
+        clock.advance(60)
+
+        async def wake(tx: StoreTransaction) -> None:
+            found = await tx.group_by_name("default", "g")
+            assert found is not None
+            await tx.add_wake("group", found.number, (await tx.now()).wall_ms)
+
+        queue._runner.write(wake)
+        fold(queue)
+        assert queue.groups.get("g") == ended
+
     def test_the_last_end_enqueues_the_callbacks(self, queue: Queue) -> None:
         ids = make(queue, 3, **CALLBACKS)
         for job_id in ids[:2]:

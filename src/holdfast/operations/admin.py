@@ -93,13 +93,18 @@ async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None, *, with
     now = await tx.now()
     after = await _requeue(tx, routing, job, now)
     if with_children and routing.has_edges:
-        await _requeue_children(tx, routing, job, now)
+        await requeue_children(tx, routing, [job.seq], now, limits.REQUEUE_CHILDREN_MAX)
     return job_of(after)
 
 
-async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, first: JobRow, now: clock.Now) -> None:
-    """Make the jobs dependent again that were cancelled because of a job, and those cancelled because of them."""
-    parents, kept = [first.seq], set[int]()
+async def requeue_children(
+    tx: StoreTransaction, routing: RoutingTable, requeued: Sequence[int], now: clock.Now, jobs_max: int
+) -> None:
+    """Make the jobs dependent again that were cancelled because of others, and those cancelled because of them.
+
+    After *jobs_max* of them it appends wake rows, whose folds go on.
+    """
+    parents, kept = list(requeued), set[int]()
     while found := await tx.cancelled_children(parents, limits.CHUNK + len(kept)):
         children = [job for job in await tx.jobs_by_seq(found) if job.seq not in kept and job.state == "cancelled"]
         if not children:
@@ -114,9 +119,9 @@ async def _requeue_children(tx: StoreTransaction, routing: RoutingTable, first: 
         await tx.reopen_edges(returned, parents)
         await tx.add_wakes("child", returned, now)
         parents += returned
-        if len(parents) > limits.REQUEUE_CHILDREN_MAX:
-            problem = f"more than {limits.REQUEUE_CHILDREN_MAX} jobs depend on it; requeue it alone, then these jobs"
-            raise errors.Conflict(problem, job_id=first.id)
+        if len(parents) - len(requeued) >= jobs_max:
+            await tx.add_wakes("requeue", parents, now)
+            return
 
 
 async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> results.Requeued:

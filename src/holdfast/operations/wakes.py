@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import fold_dependencies, gates, groups, schedules
+from holdfast.operations import admin, fold_dependencies, gates, groups, schedules
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.flow_contract import Wake
 
@@ -26,6 +26,9 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, now: Now) -> bool:
         undecided += await _fold(tx, parents, await fold_dependencies.fold_parents(tx, routing, parents, now))
     if grouped := by_target.get("group"):
         undecided += await _fold(tx, grouped, await groups.fold_groups(tx, grouped, now))
+    if requeued := by_target.get("requeue"):
+        await admin.requeue_children(tx, routing, sorted({wake.number for wake in requeued}), now, limits.CHUNK)
+        await _fold(tx, requeued, [])
     if at_gates := by_target.get("gate"):
         undecided += await _fold(tx, at_gates, await gates.fold(tx, routing, at_gates, now))
     await tx.move_wakes([wake.wake for wake in undecided], now.wall_ms + _AGAIN_MS)

@@ -10,9 +10,9 @@ from holdfast.domain.groups import StoredGroup
 from holdfast.domain.job import JobRow, State
 from holdfast.domain.schedules import StoredSchedule
 
-WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group", "gate"]
+WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group", "gate", "requeue"]
 """What a wake row asks to look at: a schedule, a job that depends on others, one on which others depend, a group,
-a gate."""
+a gate, a requeued job whose cancelled children are brought back."""
 
 
 class Wake(NamedTuple):

@@ -167,7 +167,7 @@ create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
     number bigint not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate'))
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue'))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,

@@ -91,7 +91,7 @@ create table holdfast_webhook_job (
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate')),
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue')),
     number integer not null
 ) strict;
 create index holdfast_wake_at on holdfast_wake (at_ms);
