@@ -108,7 +108,7 @@ def test_jobs_are_listed_in_pages_and_newer_ones_are_counted(served: Server) -> 
 def test_a_search_examines_a_bounded_number_of_jobs_and_goes_on(
     served: Server, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    monkeypatch.setattr(jobs, "_EXAMINED_MAX", 40)
+    monkeypatch.setattr(jobs, "EXAMINED_MAX", 40)
     options: dict[str, object] = {"tags": {"team": "red"}} if "tag:" in line else {}
     if "session:" in line:
         options["session"] = "long"
@@ -252,6 +252,20 @@ def test_rows_of_what_needs_an_operator_have_the_button_that_mends_it(served: Se
     assert not _form(text_of(visitor.get("/")), "/dashboard/lanes/set")
     reader = Browser(served.port, queue.admin.tokens.create("reader", roles=["read"]).text)
     assert not _form(text_of(reader.get("/")), "/dashboard/jobs/preview")
+
+
+def test_a_token_of_one_tenant_sees_its_own_overview(served: Server) -> None:
+    found = fill(served.queue)
+    running = served.queue.get(found["running"])
+    viewer = Browser(served.port, served.queue.admin.tokens.create("acme", roles=["read"], tenant="acme").text)
+    page = text_of(viewer.get("/"))
+    assert "Working. 1 thing needs you." in page
+    assert "invoice.render failed 3 times within the last hour (new)" in page
+    assert "<b>3</b><span>ready</span>" in page
+    assert f"#{running.number}" not in page
+    assert "globex" not in page
+    other = Browser(served.port, served.queue.admin.tokens.create("other", roles=["read"], tenant="nobody").text)
+    assert "Idle. Nothing needs you." in text_of(other.get("/"))
 
 
 def test_a_token_that_expires_manages_no_tokens(server: Server) -> None:

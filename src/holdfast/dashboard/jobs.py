@@ -19,7 +19,8 @@ from holdfast.service.call import reply
 
 _PAGE = 50
 _NEWER_MAX = 100
-_EXAMINED_MAX = 20_000
+EXAMINED_MAX = 20_000
+"""How many jobs a page examines."""
 
 Verb = Literal["cancel", "requeue"]
 _COUNTED_MAX: Final = 10_000
@@ -33,7 +34,7 @@ async def show(visit: Visit) -> Response:
     problem, rows, cursor, hidden = None, [], None, 0
     try:
         options = filters.options(line, visit.grants.tenant)
-        page = await _search(visit, options, visit.query.get("after") or None, _PAGE)
+        page = await search(visit, options, visit.query.get("after") or None, _PAGE)
         rows = [one for one in page if access.covers(visit.grants, one.lane, one.kind)]
         hidden, cursor = len(page) - len(rows), page.cursor
     except errors.InvalidInput as error:
@@ -56,18 +57,18 @@ async def show(visit: Visit) -> Response:
     )
 
 
-async def _search(visit: Visit, options: dict[str, Any], after: str | None, limit: int) -> JobPage:
+async def search(visit: Visit, options: dict[str, Any], after: str | None, limit: int) -> JobPage:
     """Return a page of jobs, for which at most 20,000 are examined."""
     unset: dict[str, Any] = dict.fromkeys(("state", "kind", "lane", "tenant", "failure_class", "older_than"))
     job_filter = validate_calls.job_filter(**{**unset, **options})
-    return await visit.service.runner.read(job_operations.search, job_filter, after, limit, _EXAMINED_MAX)
+    return await visit.service.runner.read(job_operations.search, job_filter, after, limit, EXAMINED_MAX)
 
 
 async def newer(visit: Visit) -> Response:
     """Return how many jobs precede the first row of a page, as JSON for the script."""
     first = visit.query.get("first", "")
     options = filters.options(visit.query.get("q", "").strip(), visit.grants.tenant)
-    page = await _search(visit, options, None, _NEWER_MAX)
+    page = await search(visit, options, None, _NEWER_MAX)
     rows = [str(one.number) for one in page if access.covers(visit.grants, one.lane, one.kind)]
     count = rows.index(first) if first in rows else len(rows)
     return reply({"newer": count, "more": count >= _NEWER_MAX}, headers={"Cache-Control": "no-store"})
@@ -118,7 +119,7 @@ async def preview(visit: Visit) -> Response:
     choice = _choice(visit)
     count, after = 0, None
     for _ in range(_COUNTED_MAX // bulk.PAGE):
-        page = await _search(visit, choice.options, after, bulk.PAGE)
+        page = await search(visit, choice.options, after, bulk.PAGE)
         count, after = count + len(page), page.cursor
         if after is None:
             break
@@ -133,7 +134,7 @@ async def apply(visit: Visit) -> Response:
     after, done = visit.form.get("after") or None, _number(visit, "done")
     if after is None:
         await visit.audit(f"jobs.{choice.verb}", "jobs that match a filter", filter=choice.line)
-    page = await _search(visit, choice.options, after, bulk.PAGE)
+    page = await search(visit, choice.options, after, bulk.PAGE)
     ids, tenant = [one.id for one in page], choice.options.get("tenant")
     skipped: list[Skipped] = []
     if ids and choice.verb == "cancel":

@@ -1,16 +1,22 @@
 """The first screen: what needs a person, how jobs flow, lanes and models; and the page of failures."""
 
+from collections import Counter
+
 from starlette.responses import Response
 
-from holdfast.dashboard import charts, filters, rendering
+from holdfast.dashboard import charts, filters, jobs, rendering
 from holdfast.dashboard.visits import Visit
-from holdfast.domain import access
-from holdfast.domain.overview import Need, Overview, models_text
-from holdfast.domain.results import FailurePattern
+from holdfast.domain import access, overview
+from holdfast.domain.job import WAITING
+from holdfast.domain.overview import Need, Overview
+from holdfast.domain.results import Backlog, FailurePattern
 
 _FAILURES_MAX = 50
 _SCHEDULES_MAX = 1_000
 _JOBS_SHOWN = 10
+_UNFINISHED_MAX = 200
+_UNFINISHED = ("running", *WAITING)
+_ALWAYS_COUNTED = ("running", "ready", "scheduled")
 
 
 async def show(visit: Visit) -> Response:
@@ -24,7 +30,9 @@ async def show(visit: Visit) -> Response:
         "overview.html",
         found.sentence,
         overview=found,
-        models={one.worker: models_text(one) for one in found.models},
+        needs=found.needs,
+        needs_total=found.needs_total,
+        models={one.worker: overview.models_text(one) for one in found.models},
         chart=charts.flow_chart(found.flow, found.oldest_age_seconds),
         alert=alert,
         paused={one.lane for one in found.lanes if one.state == "paused"},
@@ -57,10 +65,25 @@ def _need_link(visit: Visit, need: Need) -> tuple[str, str]:
 
 async def _some_jobs(visit: Visit) -> Response:
     patterns = await _patterns(visit, None)
-    running = await visit.queue.jobs(state="running", tenant=visit.grants.tenant, limit=_JOBS_SHOWN)
-    jobs = [one for one in running if access.covers(visit.grants, one.lane, one.kind)]
-    recent = [one for one in patterns if one.this_hour]
-    return rendering.page(visit, "overview_of_some.html", "Overview", patterns=recent, jobs=jobs, alert=bool(recent))
+    needs = overview.needs(patterns, Backlog((), 0, 0, 0, 0, 0), {}, (), (), ())
+    page = await jobs.search(visit, {"state": _UNFINISHED, "tenant": visit.grants.tenant}, None, _UNFINISHED_MAX)
+    found = [one for one in page if access.covers(visit.grants, one.lane, one.kind)]
+    counts = Counter(one.state for one in found)
+    running = [one for one in found if one.state == "running"]
+    return rendering.page(
+        visit,
+        "overview_of_some.html",
+        overview.sentence("working" if running or counts["ready"] else "idle", len(needs)),
+        needs=overview.first(needs),
+        needs_total=len(needs),
+        need_link=lambda need: _need_link(visit, need),
+        counts={name: counts[name] for name in _UNFINISHED if counts[name] or name in _ALWAYS_COUNTED},
+        failed=sum(one.this_hour for one in patterns),
+        stopped=page.cursor is not None,
+        examined=f"{jobs.EXAMINED_MAX:,}",
+        jobs=running[:_JOBS_SHOWN],
+        alert=any(one.severity == "problem" for one in needs),
+    )
 
 
 async def failures(visit: Visit) -> Response:
