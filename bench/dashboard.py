@@ -1,6 +1,7 @@
 """`python -m bench.dashboard`: how long the pages of the dashboard take, and how large they are, in a large store.
 
-The store has a million jobs, of which 100,000 have failed in 500 ways; one client reads each page again and again.
+The store has a million jobs, of which 100,000 have failed in 500 ways; one client reads all pages again and again.
+With `--walk` a real browser opens each of them too.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import psycopg
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import sync_playwright
+from tests.browser.conftest import CHROMIUM, FLAGS, Visitor
+from tests.browser.test_walk import AXE
 
 import holdfast
 from bench import seed
@@ -204,8 +210,9 @@ def paths(names: dict[str, str], number: int) -> Iterator[str]:
     yield from ("/webhooks", "/system")
 
 
-def measure(url: str, names: dict[str, str], rounds: int) -> list[PageFigure]:
-    """Read every page some times, from a server process."""
+@contextmanager
+def _serving(url: str) -> Iterator[tuple[int, str]]:
+    """Yield the process id and the address of a server."""
     command = [
         sys.executable,
         "-m",
@@ -221,21 +228,28 @@ def measure(url: str, names: dict[str, str], rounds: int) -> list[PageFigure]:
     ]
     process = subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True)  # noqa: S603
     try:
-        started = json.loads((process.stdout or sys.stdin).readline())
-        with holdfast.connect(url) as queue:
-            number = queue.jobs(state="failed", limit=1)[0].number
-        with closing(http.client.HTTPConnection(started["url"].removeprefix("http://"), timeout=120)) as connection:
-            reads: dict[str, list[_Read]] = {path: [] for path in paths(names, number)}
-            for _ in range(rounds):
-                # All pages in turn: viewers share some reads for a second, and none of these is measured.
-                began = time.monotonic()
-                for path, found in reads.items():
-                    found.append(_read(process.pid, connection, path))
-                time.sleep(max(0.0, began + SHARED_SECONDS + 0.1 - time.monotonic()))
-            return [_figure(path, found) for path, found in reads.items()]
+        yield process.pid, json.loads((process.stdout or sys.stdin).readline())["url"].removeprefix("http://")
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+def measure(url: str, names: dict[str, str], rounds: int) -> list[PageFigure]:
+    """Read every page some times, from a server process."""
+    with _serving(url) as (process, address), closing(http.client.HTTPConnection(address, timeout=120)) as connection:
+        reads: dict[str, list[_Read]] = {path: [] for path in paths(names, _newest_failed(url))}
+        for _ in range(rounds):
+            # All pages in turn: viewers share some reads for a second, and none of these is measured.
+            began = time.monotonic()
+            for path, found in reads.items():
+                found.append(_read(process, connection, path))
+            time.sleep(max(0.0, began + SHARED_SECONDS + 0.1 - time.monotonic()))
+        return [_figure(path, found) for path, found in reads.items()]
+
+
+def _newest_failed(url: str) -> int:
+    with holdfast.connect(url) as queue:
+        return queue.jobs(state="failed", limit=1)[0].number
 
 
 class _Read(NamedTuple):
@@ -267,6 +281,44 @@ def _cpu_ms(process: int) -> float:
     return 1_000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+# --- the walk ------------------------------------------------------------------------------------------------------
+
+MODES: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark, 390 px": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+    "without script": {"java_script_enabled": False},
+}
+
+
+def walk(url: str, names: dict[str, str]) -> list[str]:
+    """Open every page in Chromium in each mode, then ten tabs at once; return what is wrong with them."""
+    found: list[str] = []
+    with _serving(url) as (_, address), holdfast.connect(url) as queue, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        server: Any = SimpleNamespace(port=int(address.rpartition(":")[2]), queue=queue)
+        for mode, options in MODES.items():
+            visitor = Visitor(browser, server, **options)
+            for path in paths(names, _newest_failed(url)):
+                page = visitor.go(path)
+                overflow = 0
+                if options.get("java_script_enabled", True):
+                    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                    overflow = page.evaluate(wide)
+                    problems = Axe().run(page, options=AXE).response["violations"]
+                    found += [f"{mode} {path}: {one['id']} {one['nodes'][0]['html']}" for one in problems]
+                if overflow > 0:
+                    found.append(f"{mode} {path}: {overflow} pixels too wide")
+            found += [f"{mode}: {one}" for one in visitor.complaints]
+            visitor.context.close()
+        visitor = Visitor(browser, server)
+        for tab in [visitor.open() for _ in range(10)]:
+            tab.goto(f"{visitor.base}/")
+            tab.locator("#needs").wait_for()
+        found += [f"ten tabs: {one}" for one in visitor.complaints]
+        browser.close()
+    return found
+
+
 # --- the run -------------------------------------------------------------------------------------------------------
 
 
@@ -285,18 +337,24 @@ def main(arguments: list[str] | None = None) -> list[PageFigure]:
     parser.add_argument("--engine", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--rounds", type=int, default=11, help="how often each page is read (default 11)")
+    parser.add_argument("--walk", action="store_true", help="also open every page in Chromium, with axe")
     parser.add_argument("--folder", type=Path, help="directory for the store")
     parser.add_argument("--json", type=Path, help="file for the figures as JSON")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as name:
         folder = Path(name).resolve()
         with _store(options.engine, folder) as url:
-            figures = measure(url, fill(url, options.jobs), options.rounds)
+            names = fill(url, options.jobs)
+            figures = measure(url, names, options.rounds)
+            wrong = walk(url, names) if options.walk else None
     for one in figures:
         sys.stdout.write(
             f"{options.engine}  {one.median_ms:7.1f} ms (slowest {one.slowest_ms:7.1f}, cpu {one.cpu_ms:6.1f})"
             f"  {one.kilobytes:5.1f} kB  {'met' if one.met else 'MISSED':7} {one.path}\n"
         )
+    if wrong is not None:
+        walked = f"{len(figures)} pages, {len(MODES)} modes, ten tabs"
+        sys.stdout.write("\n".join([f"{options.engine}  walked {walked}: {len(wrong)} problems", *wrong]) + "\n")
     if options.json is not None:
         found: list[dict[str, Any]] = [one._asdict() for one in figures]
         options.json.write_text(json.dumps({options.engine: found}, indent=1) + "\n", encoding="utf-8")

@@ -205,7 +205,7 @@ class TestNeeds:
 
         assert (model.waiting, model.hold_left, model.switches_saved) == (2, 60.5, 7)
         assert model.switches_per_hour == pytest.approx(2 / (3630 / 3600))
-        assert models_text(model) == "2 waiting, kept for 60 seconds more, 2 switches (2.0 an hour), 7 saved"
+        assert models_text(model) == "2 waiting, kept 60 seconds more, 2 switches (2.0 an hour), 7 saved"
 
     def test_a_paused_lane_with_jobs_is_a_warning(self, queue: Queue, clock: ManualClock) -> None:
         beat(queue)

@@ -223,8 +223,12 @@ def _need(seen: Overview, need: Need, width: int) -> Iterator[Text]:
 
 
 def _need_in_one_line(seen: Overview, need: Need, width: int) -> Iterator[Text]:
-    line = _shortened(_what(seen, need), width - len(need.command) - 4, _NEED_STYLES[need.severity])
-    yield _with_command(line.append("  "), need)
+    what = _what(seen, need)
+    if len(what) + len(need.command) + 4 > width:
+        # What is the matter comes first; the command is shown where there is more room.
+        yield _shortened(what, width, _NEED_STYLES[need.severity])
+        return
+    yield _with_command(_shortened(what, width, _NEED_STYLES[need.severity]).append("  "), need)
 
 
 def _what(seen: Overview, need: Need) -> str:

@@ -444,7 +444,7 @@ def models_text(one: WorkerModels) -> str:
     if one.loaded:
         parts.append(f"{_many(one.waiting, limits.BACKLOG_COUNTED_MAX)} waiting")
     if one.loaded and one.hold_left is not None:
-        parts.append(f"kept for {_age(one.hold_left)} more" if one.hold_left >= 1 else "gives way to others now")
+        parts.append(f"kept {_age(one.hold_left)} more" if one.hold_left >= 1 else "gives way to others now")
     if one.switches:
         hourly = "" if one.switches_per_hour is None else f" ({one.switches_per_hour:,.1f} an hour)"
         parts.append(f"{one.switches:,} switch{'' if one.switches == 1 else 'es'}{hourly}")
