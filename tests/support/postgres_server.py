@@ -256,10 +256,12 @@ def terminate_backends(url: str, condition: str = "true") -> int:
     ended = f"""select count(pg_terminate_backend(pid)) from pg_stat_activity
                  where datname = current_database() and backend_type = 'client backend'
                    and pid <> pg_backend_pid() and ({condition})"""
-    with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute(ended.encode()).fetchone()
-    assert row is not None
-    return int(row[0])
+    while True:
+        # Another thread that does the same may end this connection, and with it only this attempt.
+        with suppress(psycopg.errors.AdminShutdown), psycopg.connect(url, autocommit=True) as connection:
+            row = connection.execute(ended.encode()).fetchone()
+            assert row is not None
+            return int(row[0])
 
 
 # --- the server of the run -----------------------------------------------------------------------------------------
