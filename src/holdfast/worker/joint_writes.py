@@ -18,7 +18,8 @@ T = TypeVar("T")
 class JointWrite:
     """The store of one claim: its first write also runs an operation of another caller, before the claim.
 
-    Both are stored, or none. If the claim is refused or not sent, the operation runs alone.
+    Both are stored, or none. If the claim is refused or not sent, the operation runs alone. A store behind a server,
+    which translates operations, cannot join them.
     """
 
     def __init__(self, on: store.Store, operation: store.Operation[Any]) -> None:
@@ -64,7 +65,7 @@ class JointWrite:
         """Return a queue for the claim."""
         return AsyncQueue(replace(state, store=cast(store.Store, self)))
 
-    def withdraw(self) -> None:
+    def withdraw(self, _exchange: object = None) -> None:
         """Let the operation run alone, unless it has an answer."""
         self._end()
 

@@ -11,7 +11,7 @@ import logging
 import math
 import secrets
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import errors, limits, outcomes, results
@@ -22,7 +22,6 @@ from holdfast.worker import (
     events,
     held_attempts,
     job_logs,
-    joint_writes,
     lease_keeper,
     stuck_handlers,
     subscription,
@@ -30,6 +29,7 @@ from holdfast.worker import (
 )
 from holdfast.worker.attempt import RunningAttempt, amend_invalid, emitted, fail_refused
 from holdfast.worker.executors import Executor, ExecutorQueue, TaskExecutor, ThreadExecutor
+from holdfast.worker.joint_writes import JointWrite
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.shutdown import Phase, Shutdown
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from holdfast.worker.session_turn import Turn
 
 log = logging.getLogger("holdfast.worker")
-
-T = TypeVar("T")
 
 _LINGER_SECONDS = 0.002
 # Jobs that have waited longer for a slot are released, because another worker may be idle.
@@ -398,11 +396,12 @@ class WorkerLoop:
             and self._dispatcher is None
         )
 
-    def _run_exchange(self, calls: Coroutine[Any, Any, None], room: int) -> None:
+    def _run_exchange(self, calls: Coroutine[Any, Any, None], room: int) -> asyncio.Task[None]:
         self._retry_waits.call_begins()
         exchange = asyncio.ensure_future(calls)
         self._exchanges[exchange] = room
         exchange.add_done_callback(lambda _exchange: self._events.put(events.ExchangeEnded()))
+        return exchange
 
     def _room(self) -> int:
         """Return how many more jobs this worker should claim."""
@@ -413,23 +412,16 @@ class WorkerLoop:
         # One call claims a limited number of jobs; the next call claims more.
         return max(0, min(wanted, max(self._concurrency, claim_ahead.BATCH_MAX)))
 
-    async def write(self, operation: store.Operation[T]) -> T:
-        """Run *operation* in one transaction, together with a claim if this worker waits for jobs."""
-        if not (room := self._room_for_joint_claim()):
-            return await self._store.write_async(operation)
-        joint = joint_writes.JointWrite(self._store, operation)
-        self._run_exchange(self._settle_and_claim([], room, joint), room)
-        result: T = await joint.result()
-        return result
-
-    def _room_for_joint_claim(self) -> int:
-        """Return how many jobs to claim with a write of a caller in this event loop; 0 if this worker is not idle."""
-        if self._event_loop is not asyncio.get_running_loop() or self._exchanges:
-            return 0
-        # A store behind a server has no operation for both.
-        if self._subscription.jobs is None or self._turns is not None or self._store.translate is not None:
-            return 0
-        return 0 if self.held.any_to_settle else self._room()
+    def claim_with(self, operation: store.Operation[Any]) -> JointWrite | None:
+        """Begin a claim in the transaction of *operation*; return None if this worker does not wait for jobs here."""
+        is_idle = not self._exchanges and not self.held.any_to_settle
+        can_join = self._event_loop is asyncio.get_running_loop() and self._store.translate is None
+        claims_jobs = self._subscription.jobs is not None and self._turns is None
+        if not (is_idle and can_join and claims_jobs and (room := self._room())):
+            return None
+        joint = JointWrite(self._store, operation)
+        self._run_exchange(self._settle_and_claim([], room, joint), room).add_done_callback(joint.withdraw)
+        return joint
 
     async def _call_store(
         self, ended: list[RunningAttempt], job_room: int, turns: list[Turn], turn_slots: int
@@ -444,24 +436,10 @@ class WorkerLoop:
                 self._start_attempts(claimed)
 
     async def _settle_and_claim(
-        self, ended: list[RunningAttempt], room: int, joint: joint_writes.JointWrite | None = None
+        self, ended: list[RunningAttempt], room: int, joint: JointWrite | None = None
     ) -> None:
-        """Settle *ended* and claim up to *room* jobs in one commit; retry until the store answers.
-
-        *joint* is an operation for the first commit; if that fails, it is not retried here.
-        """
-        try:
-            await self._exchange_until_answered(ended, room, joint)
-        finally:
-            if joint is not None:
-                joint.withdraw()
-
-    async def _exchange_until_answered(
-        self, ended: list[RunningAttempt], room: int, joint: joint_writes.JointWrite | None
-    ) -> None:
-        token = secrets.token_hex(16)
-        sent_at = self._timer.monotonic()
-        unknown = False
+        """Settle *ended* and claim up to *room* jobs in one commit, the first with *joint*; retry until answered."""
+        unknown, sent_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
         if room:
             # A notification that comes from now on is about a job that this claim may not find.
             self._next_claim_at = math.inf
@@ -484,10 +462,10 @@ class WorkerLoop:
                     # The operation of the other caller may be at fault: it runs alone, and so does the claim.
                     joint.withdraw()
                     joint = None
-                    continue
-                if not amend_invalid(ended):
+                elif not amend_invalid(ended):
                     raise
-                log.error("an outcome was refused: %s", error)
+                else:
+                    log.error("an outcome was refused: %s", error)
             else:
                 self._retrying.succeeded()
                 self._found_all = len(claims) == room
@@ -498,7 +476,7 @@ class WorkerLoop:
                 return
 
     async def _send(
-        self, ended: list[RunningAttempt], room: int, token: str, joint: joint_writes.JointWrite | None = None
+        self, ended: list[RunningAttempt], room: int, token: str, joint: JointWrite | None = None
     ) -> tuple[list[Settlement], list[Claim]]:
         if texts := emitted(ended):
             await AsyncWorkerCalls(self._store).flush_output(texts)

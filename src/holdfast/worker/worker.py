@@ -132,9 +132,8 @@ class Worker:
         """
 
         async def write(operation: store.Operation[Any]) -> Any:
-            if self._worker_loop is None:
-                return await self._store.write_async(operation)
-            return await self._worker_loop.write(operation)
+            joint = None if self._worker_loop is None else self._worker_loop.claim_with(operation)
+            return await (self._store.write_async(operation) if joint is None else joint.result())
 
         return joint_writes.LocalStore(self._store, write).queue(self._queue_state)
 
