@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ _RISE: Final = 2
 _LANES_MAX: Final = 50
 _AFFINITIES_MAX: Final = 50
 _KEYS_SHOWN: Final = 3
+_ALIKE_MAX: Final = 3
 LATE_LANES: Final = "late lanes"
 _HOURS_LEAST: Final = 1 / 6
 
@@ -185,14 +187,19 @@ def needs(
     failures: Iterable[FailurePattern],
     backlog: Backlog,
     lanes: Mapping[str, Lane],
-    unserved: Iterable[Unserved],
+    unserved: Sequence[Unserved],
     workers: Iterable[WorkerInfo],
     findings: Iterable[Finding],
     gates: Iterable[Need] = (),
 ) -> list[Need]:
     """Return everything that needs an operator, the worst first."""
     ranked: list[tuple[int, Need]] = [(0, _of_finding(one)) for one in findings if one.status == "problem"]
-    ranked += [(1 if one.reason == "no_worker" else 7, _of_unserved(one)) for one in unserved]
+    without_worker = [one for one in unserved if one.reason == "no_worker"]
+    if len(without_worker) > _ALIKE_MAX:
+        ranked.append((1, _of_many_unserved(without_worker)))
+    else:
+        ranked += [(1, _of_unserved(one)) for one in without_worker]
+    ranked += [(7, _of_unserved(one)) for one in unserved if one.reason != "no_worker"]
     ranked += [(2, _of_silent(one)) for one in workers if one.state == "silent" and one.held]
     ranked += [(3 if rises(one) else 6, _of_failure(one)) for one in failures if one.this_hour]
     ranked += [(4, one) for one in (*_old_lanes(backlog, lanes), *gates)]
@@ -237,6 +244,18 @@ def _of_unserved(one: Unserved) -> Need:
         if paused
         else f"holdfast jobs list --state ready --kind {shlex.quote(one.kind)}",
     )
+
+
+def _of_many_unserved(found: Sequence[Unserved]) -> Need:
+    jobs, lanes = sum(one.jobs for one in found), sorted({one.lane for one in found})
+    many = any(one.jobs >= limits.BACKLOG_COUNTED_MAX for one in found)
+    kinds = len({one.kind for one in found})
+    what = (
+        f"no live worker takes {jobs:,}{'+' if many else ''} ready jobs of {kinds:,} kind{'' if kinds == 1 else 's'}"
+    )
+    shown = ", ".join(lanes[:_KEYS_SHOWN]) + (" …" if len(lanes) > _KEYS_SHOWN else "")
+    cause = f"in lane{'' if len(lanes) == 1 else 's'} {shown}; start workers that take them"
+    return Need("problem", "worker", "unserved", what, cause, None, jobs, (), "holdfast doctor")
 
 
 def _of_silent(one: WorkerInfo) -> Need:
@@ -345,8 +364,12 @@ def sentence(activity: Activity, count: int) -> str:
 
 
 def activity(ready: int, running: int, workers: Iterable[WorkerInfo]) -> Activity:
-    """Return whether jobs are running, and if not, whether a worker could run them."""
-    if running:
+    """Return whether jobs are running, and if not, whether a worker could run them.
+
+    Jobs of silent workers are not known to be running.
+    """
+    workers = list(workers)
+    if running > sum(one.held for one in workers if one.state == "silent"):
         return "working"
     if ready and not any(one.state == "active" for one in workers):
         return "stopped"
@@ -467,5 +490,11 @@ def affinities(ready: Iterable[tuple[str, int]], workers: Sequence[WorkerInfo]) 
 
 
 def first(found: Sequence[Need]) -> tuple[Need, ...]:
-    """Return as many as the first screen shows."""
-    return tuple(found[:_NEEDS_MAX])
+    """Return as many as the first screen shows; many things of one kind do not hide the others."""
+    seen: Counter[str] = Counter()
+    early: list[int] = []
+    late: list[int] = []
+    for index, one in enumerate(found):
+        seen[one.about] += 1
+        (early if seen[one.about] <= _ALIKE_MAX else late).append(index)
+    return tuple(found[index] for index in sorted([*early, *late][:_NEEDS_MAX]))
