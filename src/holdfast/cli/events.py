@@ -82,6 +82,8 @@ def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str
     with terminal.queue() as queue:
         reader = Reader(queue, after, tenant, max_events)
         shown = 0
+        if follow and terminal.shows_progress:
+            terminal.note("waiting for events until Ctrl-C; of most jobs only their ends are recorded")
         for event in reader.read(follow=follow):
             shown += 1
             _print_event(terminal, event)
