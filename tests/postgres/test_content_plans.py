@@ -143,3 +143,16 @@ def test_no_query_scans_a_table_of_content(database: psycopg.Connection, schema:
         tables = "output|artifact|upload|kept_key|job|open_job|tag|edge|wake|limit_key|gate_usage"
         assert not re.search(rf"Seq Scan on ({tables})\b", plan), (name, plan)
         assert re.search(r"Index|Bitmap", plan), (name, plan)
+
+
+@pytest.mark.parametrize("name", ["jobs_by_root", "jobs_by_tags", "jobs_by_fingerprint"])
+def test_lists_look_their_jobs_up_one_by_one_until_the_page_is_full(
+    database: psycopg.Connection, schema: str, name: str
+) -> None:
+    query = texts(schema).reading[name]
+    known = {**VALUES, "fingerprint": "a", "finished_before": 1 << 60, "finished_floor": 0}
+    values = {key: known[key] for key in set(re.findall(r"%\((\w+)\)", query))}
+    plan = "\n".join(line for (line,) in database.execute(f"explain {query}", values).fetchall())
+    assert "Index Scan using job_pkey on job b" in plan, plan
+    # Joined in another way, all jobs of the list would be read and sorted.
+    assert not re.search(r"Sort Key: .*(b|job_row|j)\.|Merge Join", plan), plan
