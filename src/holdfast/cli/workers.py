@@ -155,6 +155,7 @@ def _draw(terminal: Terminal, found: list[types.WorkerInfo]) -> None:
         ),
         tables.Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, min_width=8, hide_if=""),
         tables.Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, hide_if="0", justify="right"),
+        tables.Column("SAVED", [f"{one.switches_saved:,}" for one in found], rank=7, hide_if="0", justify="right"),
         tables.Column("HOST", [one.host for one in found], rank=8, min_width=8),
         tables.Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
         tables.Column("VERSION", [one.version for one in found], rank=7),
