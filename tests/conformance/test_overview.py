@@ -220,6 +220,8 @@ class TestNeeds:
 
     def test_seven_are_shown_and_all_are_counted(self, queue: Queue) -> None:
         queue.enqueue_many([{"kind": f"kind{n}"} for n in range(9)])
+        for claim in queue.claim_many(limit=9):
+            queue.settle(claim, Failed("broken", permanent=True))
 
         seen = queue.admin.overview()
 
