@@ -131,13 +131,25 @@ class TestJobs:
             ("settled", ["done"]),
         ]
 
-    def test_a_transaction_and_an_async_queue_run_within_it_as_well(self, harness: Harness) -> None:
+    def test_the_transaction_of_an_async_queue_runs_within_it_as_well(self, harness: Harness) -> None:
         queue, recorder = harness.open_async(), Recorder()
         state_of(queue).middleware = (recorder,)
 
         async def main() -> None:
             async with queue.transaction() as tx:
                 await tx.enqueue("mail")
+            await queue.close()
+
+        asyncio.run(main())
+
+        assert [seen[0] for seen in recorder.seen] == ["enqueue", "enqueued"]
+
+    def test_an_async_queue_runs_within_it_as_well(self, harness: Harness) -> None:
+        queue, recorder = harness.open_async(), Recorder()
+        state_of(queue).middleware = (recorder,)
+
+        async def main() -> None:
+            await queue.enqueue("mail")
             claim = await queue.claim(worker="w")
             assert claim is not None
             await queue.settle(claim, Failed("no", permanent=True))

@@ -108,16 +108,23 @@ def test_the_use_of_a_token_is_stored_once_a_minute(queue: Queue, clock: ManualC
     assert times == [token.created_at] * 3 + [token.created_at + timedelta(seconds=75)]
 
 
-def test_changes_of_tokens_are_recorded_with_the_actor_and_without_the_secret(queue: Queue) -> None:
-    created = queue.admin.tokens.create("billing", roles=("produce",), tenant="acme", actor="ada@host")
-    rotated = queue.admin.tokens.rotate(created.token.id, actor="ada@host")
-    queue.admin.tokens.revoke(rotated.token.id, actor="bob@host")
+def test_changes_of_tokens_are_recorded_with_the_actor(queue: Queue) -> None:
+    created = queue.admin.tokens.create("billing", roles=("produce",), actor="ada@host")
+    queue.admin.tokens.revoke(created.token.id, actor="bob@host")
+
+    assert [one.actor for one in queue.admin.audit_log()] == ["bob@host", "ada@host"]
+
+
+def test_changes_of_tokens_are_recorded_without_the_secret(queue: Queue) -> None:
+    created = queue.admin.tokens.create("billing", roles=("produce",), tenant="acme")
+    rotated = queue.admin.tokens.rotate(created.token.id)
+    queue.admin.tokens.revoke(rotated.token.id)
 
     log = queue.admin.audit_log()
-    assert [(one.actor, one.action, one.target) for one in log] == [
-        ("bob@host", "token.revoke", rotated.token.id),
-        ("ada@host", "token.rotate", created.token.id),
-        ("ada@host", "token.create", created.token.id),
+    assert [(one.action, one.target) for one in log] == [
+        ("token.revoke", rotated.token.id),
+        ("token.rotate", created.token.id),
+        ("token.create", created.token.id),
     ]
     assert log[2].detail == {"name": "billing", "roles": ["produce"], "tenant": "acme"}
     assert created.text.split("_", 2)[2] not in repr(log)

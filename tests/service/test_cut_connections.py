@@ -12,16 +12,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Artifact, Queue
-from holdfast.domain import webhooks
+from holdfast.client.queue_state import state_of
+from holdfast.client.sync_api.worker_calls import WorkerCalls
+from holdfast.domain import strict_json, webhooks
 from holdfast.domain.access import Grants
 from holdfast.domain.job import row_of
+from holdfast.domain.results import WorkerInfo
 from holdfast.operations import (
     access as access_operations,
     artifacts as artifact_operations,
     webhooks as webhook_operations,
 )
 from holdfast.service.routes import ROUTES
+from holdfast.storage.contract import StoreTransaction
 from tests.support.service import Client, Server, claim_waits, wait_until
+from tests.support.stores import harnesses
 
 
 class Cut(NamedTuple):
@@ -115,6 +120,20 @@ def upload_is(**values: Any) -> Callable[[Queue], int]:
 
 
 LIMIT: Any = {"kinds": ["a"], "key": "tenant", "concurrency": 2}
+
+
+def uploads(queue: Queue) -> int:
+    """Return the number of uploads that the client has begun; their id follows from its key."""
+    key = ["default", "begin_upload", "k", ""]
+    upload = f"idem-{hashlib.blake2b(strict_json.canonical(key), digest_size=16).hexdigest()}"
+    return len(queue._runner.read(uploads_by_id, upload))
+
+
+async def uploads_by_id(tx: StoreTransaction, upload: str) -> dict[str, Any]:
+    """Return the upload with an id."""
+    return dict(await tx.uploads([upload]))
+
+
 OLD, NEW = "a" * 16, "b" * 16
 SECRET = {"id": NEW, "secret_hash": "0" * 64}
 
@@ -190,6 +209,49 @@ def paused_schedule(queue: Queue) -> None:
     """Store a paused schedule."""
     scheduled(queue)
     queue.schedules.pause("nightly")
+
+
+def example(name: str) -> Any:
+    """Return the example of the body of a route."""
+    return next(route.body_example for route in ROUTES if route.name == name)
+
+
+def worker(queue: Queue) -> None:
+    """Store the registry row of a worker."""
+    info = {name: tuple(value) if isinstance(value, list) else value for name, value in WORKER.items()}
+    lists = {name: info.get(name, ()) for name in ("lanes", "kinds", "capabilities", "loaded")}
+    WorkerCalls(state_of(queue).store).beat(WorkerInfo(worker="w", **{**info, **lists}))
+
+
+def asked_of_worker(requested: str) -> Callable[[Queue], int]:
+    """Return a function that counts the workers of which this was requested."""
+    return lambda queue: sum(one.requested == requested for one in queue.admin.workers())
+
+
+def unsent_webhook(queue: Queue) -> None:
+    """Store a webhook to which nothing is sent yet."""
+    queue.lanes.set("holdfast.webhooks", state="paused")
+    webhook(queue)
+
+
+def deliveries(queue: Queue) -> int:
+    """Return the number of deliveries of the webhook."""
+    return len(queue.webhooks.deliveries(HOOK))
+
+
+def retired(queue: Queue) -> None:
+    """Store a retired kind."""
+    queue.kinds.retire("a")
+
+
+def finished(queue: Queue) -> None:
+    """Store a job that ended a minute ago."""
+    cancelled(queue)
+    harnesses[queue].clock.advance(60)
+
+
+WORKER: dict[str, Any] = example("register_worker")
+KINDS: dict[str, Any] = example("publish_kinds")
 
 
 def schedules(*, paused: bool) -> Callable[[Queue], int]:
@@ -307,20 +369,48 @@ CALLS = {
     "cancel_group": Cut("/v1/groups/g/cancel", None, events("cancelled"), prepare=grouped),
     "set_limit": Cut("/v1/limits/l", LIMIT, lambda queue: len(queue.limits.list()), method="PUT"),
     "remove_limit": Cut("/v1/limits/l/remove", None, lambda queue: int(queue.limits.list() == []), prepare=limited),
+    "run_schedule": Cut("/v1/schedules/nightly/run", None, jobs, KEY, prepare=scheduled),
+    "begin_upload": Cut("/v1/uploads", {}, uploads, KEY),
+    "test_webhook": Cut(f"/v1/webhooks/{HOOK}/test", None, deliveries, KEY, prepare=unsent_webhook),
+    "publish_kinds": Cut("/v1/kinds", KINDS, lambda queue: len(queue.kinds.list())),
+    "register_worker": Cut("/v1/workers/w", WORKER, lambda queue: len(queue.admin.workers()), method="PUT"),
+    "remove_worker": Cut(
+        "/v1/workers/w/leave",
+        {"incarnation": WORKER["incarnation"]},
+        lambda queue: int(queue.admin.workers() == []),
+        prepare=worker,
+    ),
+    "drain_worker": Cut("/v1/workers/w/drain", None, asked_of_worker("drain"), prepare=worker),
+    "stop_worker": Cut("/v1/workers/w/stop", None, asked_of_worker("stop"), prepare=worker),
+    "prune": Cut(
+        "/v1/admin/prune",
+        {"what": "jobs", "state": "cancelled", "age_ms": 0},
+        lambda queue: int(jobs(queue) == 0),
+        prepare=finished,
+    ),
+    "restore_kind": Cut(
+        "/v1/kinds/a/restore",
+        None,
+        lambda queue: int(not any(kind.retired for kind in queue.kinds.list())),
+        prepare=retired,
+    ),
     "retire_kind": Cut("/v1/kinds/a/retire", None, lambda queue: sum(kind.retired for kind in queue.kinds.list())),
 }
-# Requests to workers and restore are set once by their nature; nothing of them is counted. An upload that is begun
-# twice is another empty one, which expires.
-NOT_COUNTED = {"restore_kind", "drain_worker", "stop_worker", "begin_upload"}
-# What is pruned, published or registered twice is so once. An audit entry is repeated with its request.
-NOT_COUNTED |= {"prune", "publish_kinds", "register_worker", "remove_worker", "record_action"}
-# Another test of a webhook is another delivery; a replay requeues what has failed, as `requeue_jobs` does.
-NOT_COUNTED |= {"test_webhook", "replay_webhook"}
-# Another run of a schedule is another job.
-NOT_COUNTED |= {"run_schedule"}
+# The audit log records requests: each has its entry. A replay requeues what has failed, as `requeue_jobs` does.
+NOT_COUNTED = {"record_action", "replay_webhook"}
 # A second requeue is refused, because the job is no longer failed or cancelled; it has no effect. Nor is there a
-# webhook, a schedule or a limit to remove.
-REFUSED_AGAIN = {"requeue_job": 409, "remove_webhook": 404, "remove_schedule": 404, "remove_limit": 404}
+# webhook, a schedule or a limit to remove, or a retired kind to restore.
+REFUSED_AGAIN = {
+    "requeue_job": 409,
+    "remove_webhook": 404,
+    "remove_schedule": 404,
+    "remove_limit": 404,
+    "restore_kind": 404,
+}
+
+
+# Answers that tell the time, or count requests.
+CHANGING = {"metrics", "list_tokens", "overview"}
 
 
 def test_every_changing_route_is_cut() -> None:
@@ -368,10 +458,28 @@ def test_a_call_whose_connection_is_cut_can_be_sent_again(
 
 def _comparable(content: bytes) -> bytes:
     """Return an answer without what says whether this call was the first."""
-    told = rb'"created":(true|false)|"jobs":\d+|"(cancelled|requeued|skipped)":\[[^]]*\]|"lease_until_ms":\d+'
+    told = rb'"created":(true|false)|"(jobs|deleted)":\d+|"(cancelled|requeued|skipped|after)":\[[^]]*\]'
+    told += rb'|"lease_until_ms":\d+'
     # A group that is sent again is returned without its jobs.
     group, separator, _ = content.partition(b',"jobs":[')
     return re.sub(told, b"", group if separator else content)
+
+
+@pytest.mark.parametrize("cut", [after_request, within_answer])
+def test_a_read_whose_connection_is_cut_can_be_sent_again(served: Server, cut: Any) -> None:
+    claimed(served.queue)
+    client = served.client("admin")
+    reads = [(route.name, route.path.replace("{job_id}", "one")) for route in ROUTES if route.method == "GET"]
+    for name, template in reads:
+        path = re.sub(r"\{\w+\}", "missing", template)
+        connection = client.open("GET", path)
+        cut(connection, lambda: True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        connection.close()
+        answer, again = client.get(path), client.get(path)
+        assert answer.status == again.status < 500, name
+        if name not in CHANGING and answer.status == 200:
+            assert answer.content == again.content, name
 
 
 def test_a_claim_cut_before_its_answer_delays_the_job_by_the_time_to_acknowledge_only(served: Server) -> None:

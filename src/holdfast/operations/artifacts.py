@@ -169,11 +169,10 @@ async def chunk(tx: StoreTransaction, upload_id: str, number: int) -> bytes | No
 
 
 async def begin_upload(tx: StoreTransaction, upload_id: str, tenant: str, expires_ms: int) -> Upload:
-    """Store an empty upload."""
+    """Store an empty upload. A call that is sent again, with the same id, returns the upload."""
     now = await tx.now()
-    row = UploadRow(upload_id, tenant, 0, 0, None, now.wall_ms + expires_ms)
-    await tx.insert_upload(row)
-    return row.upload
+    await tx.insert_upload(UploadRow(upload_id, tenant, 0, 0, None, now.wall_ms + expires_ms))
+    return (await live_upload(tx, upload_id, tenant)).upload
 
 
 async def append_upload(tx: StoreTransaction, upload_id: str, number: int, data: bytes, tenant: str | None) -> Upload:

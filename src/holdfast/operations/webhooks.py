@@ -20,7 +20,7 @@ from holdfast.domain import (
     webhook_urls,
     webhooks,
 )
-from holdfast.domain.job import Job, State
+from holdfast.domain.job import Job, State, job_of
 from holdfast.domain.results import JobFilter, Requeued
 from holdfast.operations import admin, enqueue, jobs as job_operations, webhook_events
 from holdfast.storage import contract
@@ -147,8 +147,11 @@ async def _check_active(tx: contract.StoreTransaction, webhook_id: str, tenant: 
 async def send_test(
     tx: contract.StoreTransaction, webhook_id: str, tenant: str | None, test_id: str, actor: str
 ) -> webhooks.Delivery:
-    """Deliver an event `webhook.test` to a webhook."""
+    """Deliver an event `webhook.test` to a webhook. A call that is sent again, with the same id, sends no other."""
     await _check_active(tx, webhook_id, tenant)
+    made = await tx.job_by_id(test_id)
+    if made is not None and made.tenant == webhooks.delivery_tenant(webhook_id):
+        return _delivery(webhook_id, job_of(made))
     now = await tx.now()
     body = webhooks.body_of(webhooks.TEST_TYPE, validation.datetime_of(now.wall_ms), {"webhook_id": webhook_id})
     await tx.append_audit(actor, "webhooks.test", webhook_id, {}, now)

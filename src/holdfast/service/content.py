@@ -11,12 +11,13 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from holdfast import json_view
-from holdfast.domain import errors, limits
+from holdfast.client import ids
+from holdfast.domain import errors, limits, validation
 from holdfast.domain.artifacts import Upload
 from holdfast.domain.job import Job
 from holdfast.domain.output import OutputPage
 from holdfast.operations import artifacts as artifact_operations, maintenance, output as output_operations
-from holdfast.service import bodies, problems, streams
+from holdfast.service import bodies, new_jobs, problems, streams
 from holdfast.service.call import Call, reply
 from holdfast.storage import notifications
 
@@ -213,8 +214,12 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
 async def begin_upload(call: Call) -> Response:
     """Begin an upload, and delete some that have expired: the store may have no worker of its own."""
     await call.service.runner.write(artifact_operations.delete_expired_uploads)
-    options = {"expires": call.body["expires"]} if "expires" in call.body else {}
-    upload = await call.queue.uploads.begin(tenant=call.tenant_of_body, **options)
+    tenant, key = call.tenant_of_body, call.idempotency_key
+    expires_ms = validation.duration_ms(
+        call.body.get("expires", limits.UPLOAD_MS_DEFAULT / 1000), "expires", 1, limits.UPLOAD_MS_MAX
+    )
+    upload_id = ids.upload_id() if key is None else new_jobs.keyed_id(call, key, tenant, "")
+    upload = await call.service.runner.write(artifact_operations.begin_upload, upload_id, tenant, expires_ms)
     return _uploaded(upload, 201, {"Location": f"/v1/uploads/{upload.id}"})
 
 

@@ -149,6 +149,7 @@ CONTENT: Final = (
         body_required=False,
         body_example={"expires": 3600},
         status=201,
+        idempotent=True,
     ),
     call.Endpoint(
         "GET",

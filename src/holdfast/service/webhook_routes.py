@@ -166,5 +166,6 @@ WEBHOOKS: Final = (
         webhooks.test,
         schemas.ref("Delivery"),
         {**_DELIVERY, "state": "ready"},
+        idempotent=True,
     ),
 )

@@ -3,8 +3,9 @@
 from starlette.responses import Response
 
 from holdfast import json_view
-from holdfast.domain import access, errors, webhook_signatures, webhooks
+from holdfast.domain import access, errors, validation, webhook_signatures, webhooks
 from holdfast.operations import webhooks as webhook_operations
+from holdfast.service import new_jobs
 from holdfast.service.call import Call, reply
 
 
@@ -72,5 +73,15 @@ async def replay(call: Call) -> Response:
 
 async def test(call: Call) -> Response:
     """Deliver the event `webhook.test`."""
-    webhook_id, actor = call.path["webhook_id"], call.caller.actor
-    return reply(json_view.delivery(await call.queue.webhooks.test(webhook_id, tenant=call.tenant, actor=actor)))
+    webhook_id, actor, key = (
+        validation.name(call.path["webhook_id"], "webhook_id"),
+        call.caller.actor,
+        call.idempotency_key,
+    )
+    if key is None:
+        return reply(json_view.delivery(await call.queue.webhooks.test(webhook_id, tenant=call.tenant, actor=actor)))
+    test_id = f"test_{new_jobs.keyed_id(call, key, '', webhook_id).removeprefix('idem-')}_{webhook_id}"
+    send_test = webhook_operations.send_test
+    return reply(
+        json_view.delivery(await call.service.runner.write(send_test, webhook_id, call.tenant, test_id, actor))
+    )

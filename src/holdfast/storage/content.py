@@ -66,7 +66,7 @@ class ContentTransaction(ABC):
 
     @abstractmethod
     async def insert_upload(self, upload: UploadRow) -> None:
-        """Store a new upload."""
+        """Store a new upload, unless one has its id."""
 
     @abstractmethod
     async def insert_bytes(self, tenant: str, data: bytes, digest: str) -> UploadRow:

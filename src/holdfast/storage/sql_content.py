@@ -66,7 +66,7 @@ class SqlContent(SqlQueries):
     # --- uploads ----------------------------------------------------------------------------------------------------
 
     async def insert_upload(self, upload: UploadRow) -> None:
-        """Store a new upload."""
+        """Store a new upload, unless one has its id."""
         values = {
             "upload": upload.id,
             "tenant": upload.tenant,

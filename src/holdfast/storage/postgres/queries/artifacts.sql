@@ -44,9 +44,10 @@ delete from holdfast.upload_chunk
                           limit %(limit)s));
 
 -- name: upload_insert
--- Store a new upload.
+-- Store a new upload; one with this id stays as it is.
 insert into holdfast.upload (upload, tenant, chunks, size, digest, expires_at_ms)
-values (%(upload)s, %(tenant)s, %(chunks)s, %(size)s, %(digest)s, %(expires_at_ms)s);
+values (%(upload)s, %(tenant)s, %(chunks)s, %(size)s, %(digest)s, %(expires_at_ms)s)
+on conflict (upload) do nothing;
 
 -- name: upload_write
 -- Write the size and digest of an upload.

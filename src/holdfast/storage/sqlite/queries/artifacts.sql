@@ -41,9 +41,10 @@ delete from holdfast_upload_chunk
                   limit :limit);
 
 -- name: upload_insert
--- Store a new upload.
+-- Store a new upload; one with this id stays as it is.
 insert into holdfast_upload (upload, tenant, chunks, size, digest, expires_at_ms)
-values (:upload, :tenant, :chunks, :size, :digest, :expires_at_ms);
+values (:upload, :tenant, :chunks, :size, :digest, :expires_at_ms)
+on conflict (upload) do nothing;
 
 -- name: upload_write
 -- Write the size and digest of an upload.
