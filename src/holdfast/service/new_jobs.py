@@ -143,7 +143,10 @@ def explain_conflict(error: errors.Conflict, jobs: Sequence[new_job.NewJob]) -> 
         return error
     if error.job_id not in {new.options.get("job_id") for new in jobs}:
         return error
-    extras: dict[str, Any] = {} if error.path is None else {"field": error.path}
+    field = error.path or "Idempotency-Key"
     return ProblemError(
-        422, "idempotency_key_reused", "this Idempotency-Key was sent with another body; choose a new key", **extras
+        422,
+        "idempotency_key_reused",
+        "this Idempotency-Key was sent with another body; choose a new key",
+        field=field,
     )
