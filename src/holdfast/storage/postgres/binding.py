@@ -44,7 +44,7 @@ def array(values: Collection[Any]) -> str:
     first = next(iter(values), None)
     if type(first) is int and None not in values:
         return "{" + ",".join(map(str, values)) + "}"
-    if type(first) is str and None not in values:
+    if type(first) is str and '"' not in first and None not in values:
         # Most names and ids need no escapes. No value has a NUL, which the server refuses; if one has, it is refused.
         joined = "\0".join(values)
         if '"' not in joined and "\\" not in joined and joined.count("\0") == len(values) - 1:

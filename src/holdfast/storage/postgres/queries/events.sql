@@ -6,10 +6,11 @@ select split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint
   from holdfast.meta where name = 'event_horizon';
 
 -- name: event_last
--- Read the position of the newest event that can be read; no row if there is none.
-select xid::text::bigint, event + cardinality(job_ids) - 1 from holdfast.event
- where xid < pg_snapshot_xmin(pg_current_snapshot())
- order by xid desc, event desc
+-- Read the position of the newest event that can be read; no row if there is none. Without the alias, the first column
+-- of the result would be sorted, of all events.
+select e.xid::text::bigint, e.event + cardinality(e.job_ids) - 1 from holdfast.event e
+ where e.xid < pg_snapshot_xmin(pg_current_snapshot())
+ order by e.xid desc, e.event desc
  limit 1;
 
 -- name: events_after
