@@ -12,7 +12,7 @@ import pytest
 from holdfast.storage.postgres.sql import texts
 
 ROWS_MAX = 100
-"""How many rows a part of a statement may read; the tables have 5,000, or 500 leases and events."""
+"""How many rows a part of a statement may read; the tables have 5,000, or 500 events."""
 WRITING = [
     "claim_next_times",
     "jobs_due",
@@ -67,7 +67,7 @@ FILL = """
                           fair_key, predecessor)
     select seq, due_at_ms, deadline_at_ms, session, enqueue_seq, route, 0, 1, state, tenant, '', predecessor from job;
     insert into lease (until_ms, worker, token, seqs)
-    select n, n::text, n::text, array[n] from generate_series(1, 5000, 10) n;
+    select n, n::text, n::text, array[n] from generate_series(1, 5000) n;
     insert into session (tenant, name, lease_until_ms, head_route, head_entry_type, head_fair_key, head_seq)
     select (n % 7)::text, n::text, n, 1, 'message', (n % 50)::text, n from generate_series(1, 5000) n;
     insert into session_message_id (session, seq, enqueue_seq, enqueued_at_ms, route, message_id, id, entry)

@@ -949,6 +949,40 @@ begin
 end
 $$;
 
+-- Read some running jobs whose lease has expired, claim by claim; if *locks*, lock them and skip those that others have
+-- locked. As one statement it could read all jobs, if there are many claims: the planner does not know how few expire.
+create function holdfast.jobs_expired_1(lease_ms bigint, jobs_max bigint, locks boolean)
+returns setof holdfast.job_row language plpgsql volatile as
+$$
+declare
+    looked record;
+    missing bigint := jobs_max;
+    found_jobs integer;
+begin
+    for looked in
+        select l.worker, l.token, l.seqs from holdfast.lease l where l.until_ms <= lease_ms order by l.until_ms
+    loop
+        if locks then
+            return query
+            select j.* from holdfast.job_row j
+             where j.seq = any (looked.seqs) and j.state = 'running' and j.worker = looked.worker
+               and j.lease_token = looked.token and j.lease_until_ms <= lease_ms
+             limit missing
+               for update of j skip locked;
+        else
+            return query
+            select j.* from holdfast.job_row j
+             where j.seq = any (looked.seqs) and j.state = 'running' and j.worker = looked.worker
+               and j.lease_token = looked.token and j.lease_until_ms <= lease_ms
+             limit missing;
+        end if;
+        get diagnostics found_jobs = row_count;
+        missing := missing - found_jobs;
+        exit when missing <= 0;
+    end loop;
+end
+$$;
+
 -- Take jobs out of the indexes of waiting ones, with the gates that count them if there are any, and store when the leases
 -- of their claim expire. The caller has locked the jobs and updates their rows.
 create function holdfast.take_1(

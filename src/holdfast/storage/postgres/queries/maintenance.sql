@@ -18,14 +18,7 @@ select j.* from holdfast.open_job o
 -- name: jobs_expired
 -- Read some running jobs whose lease has expired, skipping locked ones; those of the claim first that was to be looked at
 -- first.
-select j.* from holdfast.lease l
- cross join lateral unnest(l.seqs) as u (seq)
-  join holdfast.job_row j on j.seq = u.seq
- where l.until_ms <= %(now)s and j.state = 'running' and j.worker = l.worker and j.lease_token = l.token
-   and j.lease_until_ms <= %(now)s
- order by l.until_ms
- limit %(limit)s
-/* lock: for update of j skip locked */;
+select * from holdfast.jobs_expired_1(%(now)s, %(limit)s, false /* lock: or true */);
 
 -- name: jobs_expired_of_worker
 -- Read some running jobs of one start of a worker whose lease has expired, skipping locked ones.
