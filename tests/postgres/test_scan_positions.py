@@ -103,7 +103,7 @@ def test_without_a_memory_of_moments_a_claim_would_walk_through_all_of_them(
     expired: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DueWatermarks, "start_times", lambda _watermarks, thorough: {"wall_low": -1, "lease_low": -1})
-    assert read_by_second(url, schema, RUNNING, expired) > 200
+    assert read_by_second(url, schema, RUNNING, expired) > 100
 
 
 def test_a_lease_that_expired_before_it_was_seen_is_taken_back_by_a_claim_that_comes_up_short(
