@@ -41,4 +41,4 @@ def test_a_parked_job_names_its_limit_and_doctor_finds_none_left_behind(cli: Cli
     [named] = cli.json("jobs", "show", second)["limits"]
     assert (named["limit"], named["key"], named["running"]) == ("llm", "default", 1)
     assert cli.json("jobs", "show", first)["limits"] == []
-    assert "no parked job was left behind" in cli.text("doctor", columns=160)
+    assert "every running job is counted, no parked one was left behind" in cli.text("doctor", columns=160)

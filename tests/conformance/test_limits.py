@@ -12,6 +12,8 @@ import pytest
 
 from holdfast import Claim, Conflict, Deferred, Done, Failed, InvalidInput, Queue
 from holdfast.errors import LimitNotFound
+from holdfast.operations import flow_limits, maintenance
+from holdfast.storage.contract import StoreTransaction
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -272,6 +274,25 @@ class TestParkedJobs:
 
 
 class TestChanges:
+    def test_running_jobs_that_no_gate_counts_are_found_and_counted(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+        enqueue(queue, 1, tenant="a")
+        queue.enqueue("call", tenant="a", dedupe_key="k")
+        [claim] = queue.claim_many(limit=1)
+
+        async def forget(tx: StoreTransaction) -> None:
+            # As if the row was restored from a backup of before the limit.
+            await tx.set_gates([(None, claim.job.number)])
+
+        queue._runner.write(forget)
+        [finding] = queue._runner.read(flow_limits.findings)
+        assert (finding.status, finding.detail) == ("warning", "1 running jobs are not counted: one")
+        queue._runner.write(maintenance.delete_expired)
+        [finding] = queue._runner.read(flow_limits.findings)
+        assert finding.status == "ok"
+        assert queue.claim_many(limit=5) == []
+        assert [use.running for use in queue.limits.show("a")] == [1]
+
     def test_raising_it_starts_more(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)
         enqueue(queue, 9)

@@ -95,11 +95,18 @@ async def findings(tx: StoreTransaction) -> list[Finding]:
     routing = await tx.routing()
     if not routing.limits:
         return []
-    stalled = await tx.stalled_gates(limits.CHUNK)
-    if not stalled:
-        return [Finding("limits", "ok", f"{len(routing.limits)} set; no parked job was left behind")]
-    detail = f"jobs are parked at {len(stalled)} keys, although none of these runs a job and nothing looks at them"
-    return [Finding("limits", "warning", detail, "a worker, or `holdfast serve`, frees them within minutes")]
+    stalled, missed = await tx.stalled_gates(limits.CHUNK), await gates.uncounted(tx, routing)
+    found = []
+    if stalled:
+        detail = f"jobs are parked at {len(stalled)} keys, although none of these runs a job or is looked at"
+        found.append(Finding("limits", "warning", detail, "a worker, or `holdfast serve`, frees them within minutes"))
+    if missed:
+        names = ", ".join(sorted({routing.limits[limit].name for limit, _ in missed.values()}))
+        detail = f"{len(missed)} running jobs are not counted: {names}"
+        remedy = "a worker, or `holdfast serve`, counts them within minutes"
+        found.append(Finding("limits", "warning", detail, remedy, "recount"))
+    detail = f"{len(routing.limits)} set; every running job is counted, no parked one was left behind"
+    return found or [Finding("limits", "ok", detail)]
 
 
 async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:

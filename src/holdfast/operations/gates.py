@@ -317,12 +317,53 @@ async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gate
         after = jobs[-1].seq
 
 
+async def uncounted(tx: StoreTransaction, routing: RoutingTable) -> dict[int, GateKey]:
+    """Recount: return running jobs that their gates do not count, up to a chunk of them, with limit and key.
+
+    No known history leads to one, but a restored backup or a row that was changed by hand may.
+    """
+    routes = [
+        route.number
+        for key, route in routing.routes.items()
+        if not key.session and _counting(routing, key.lane, key.kind) is not None
+    ]
+    found: dict[int, GateKey] = {}
+    after = 0
+    while routes and len(found) < limits.CHUNK:
+        jobs = await tx.uncounted_jobs(routes, after, limits.CHUNK)
+        at: Mapping[int, JobAtGate] = await tx.jobs_at_gates([job.seq for job in jobs]) if jobs else {}
+        for job in jobs:
+            limit = _counting(routing, job.lane, job.kind)
+            key = None if limit is None else limit.key_of(job, at[job.seq].given)
+            if limit is not None and key is not None:
+                found[job.seq] = (limit.number, key)
+        if len(jobs) < limits.CHUNK:
+            break
+        after = jobs[-1].seq
+    return found
+
+
+def _counting(routing: RoutingTable, lane: str, kind: str) -> gates.LimitRow | None:
+    """Return the limit that counts running jobs of a lane and kind."""
+    return next((limit for limit in routing.limits_of(lane, kind) if limit.concurrency is not None), None)
+
+
 async def maintain(tx: StoreTransaction, now: Now) -> bool:
-    """Delete some gates that are not used, and look at those where jobs wait for nothing; return whether any was."""
-    if not (await tx.routing()).has_limits:
+    """Delete some gates that are not used, look at those where jobs wait for nothing, and count what no gate counts.
+
+    Return whether there was any of them.
+    """
+    routing = await tx.routing()
+    if not routing.has_limits:
         return False
+    counted = []
+    if missed := await uncounted(tx, routing):
+        numbers = await tx.gate_numbers(set(missed.values()))
+        locked = await tx.lock_gates(set(numbers.values()), 0)
+        counted = [(numbers[key], seq) for seq, key in missed.items() if numbers[key] in locked]
+        await tx.set_gates(counted)
     idle = await tx.idle_gates(now, limits.CHUNK)
     await tx.delete_gates(idle)
     stalled = await tx.stalled_gates(limits.CHUNK)
     await tx.add_wakes("gate", stalled, now)
-    return bool(idle or stalled)
+    return bool(idle or stalled or counted)

@@ -159,6 +159,10 @@ class GatesTransaction(ABC):
         """Lock and return running jobs on routes, after a number; those that others have locked are skipped."""
 
     @abstractmethod
+    async def uncounted_jobs(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:
+        """Lock and return running jobs on routes, after a number, that no gate counts; locked ones are skipped."""
+
+    @abstractmethod
     async def wake_gates(self, seqs: Sequence[int], now: Now) -> None:
         """Append wake rows of the gates that these jobs name."""
 

@@ -294,6 +294,7 @@ SharedQuery: TypeAlias = Literal[
     "jobs_parked",
     "jobs_running_on_routes",
     "jobs_set_gates",
+    "jobs_uncounted",
     "limit_delete",
     "limit_insert",
     "limit_keys_delete",

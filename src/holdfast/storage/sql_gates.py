@@ -184,6 +184,10 @@ class SqlGates(SqlQueries):
         values = {"routes": list(routes), "after": after, "limit": limit}
         return await self._jobs("jobs_running_on_routes", values)
 
+    async def uncounted_jobs(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:
+        """Lock running jobs on routes that no gate counts."""
+        return await self._jobs("jobs_uncounted", {"routes": list(routes), "after": after, "limit": limit})
+
     async def wake_gates(self, seqs: Sequence[int], now: Now) -> None:
         """Append wake rows of the gates of jobs."""
         if seqs:

@@ -207,6 +207,21 @@ select * from holdfast.job_row
  order by seq
 /* lock: for update skip locked */;
 
+-- name: jobs_uncounted
+-- Read some running jobs on routes that no gate counts, skipping locked ones: jobs without a key, or a defect.
+select * from holdfast.job_row
+ where seq = any (array(select j.seq from holdfast.lease l
+                         cross join lateral unnest(l.seqs) as u (seq)
+                          join holdfast.job j on j.seq = u.seq
+                         where j.seq > %(after)s and j.state = 'running' and j.route = any (%(routes)s::integer[])
+                           and not exists (select 1 from holdfast.permit p
+                                            where p.gate = j.gate and p.worker = j.worker and p.token = j.lease_token
+                                              and j.seq = any (p.seqs))
+                         order by j.seq limit %(limit)s))
+   and state = 'running'
+ order by seq
+/* lock: for update skip locked */;
+
 -- name: jobs_set_gates
 -- Write the gates of jobs, one for each row of values.
 with changed as (

@@ -200,6 +200,15 @@ select * from holdfast_job_row
  order by seq
  limit :limit;
 
+-- name: jobs_uncounted
+-- Read some running jobs on routes that no gate counts: jobs without a key, or a defect.
+select * from holdfast_job_row
+ where state_number = {running} and lease_until_ms > 0 and seq > :after
+   and seq in (select seq from holdfast_job j where j.state = {running} and j.route in (select value from json_each(:routes))
+                  and not exists (select 1 from holdfast_gate g where g.gate = j.gate))
+ order by seq
+ limit :limit;
+
 -- name: jobs_set_gates
 -- Write the gates of jobs, one for each row of values.
 update holdfast_job set gate = ? where seq = ?;
