@@ -22,6 +22,9 @@ pytestmark = pytest.mark.slow("processes are killed and stopped for some seconds
 
 PROCESSES, STRIKES, JOBS, AT_ONCE = 3, 14, 25, 2
 TENANTS = ("a", "b", "c")
+KINDS = ("call", "shared", "later")
+SET, CHANGED, REMOVED = STRIKES // 4, STRIKES // 2, 3 * STRIKES // 4
+"""When a limit is set on the backlog of a kind, when another is lowered and raised, when the first is removed."""
 
 
 def work(pipe: Connection, url: str, seed: int) -> None:
@@ -33,7 +36,8 @@ def work(pipe: Connection, url: str, seed: int) -> None:
             for claim in queue.claim_many(worker=f"w{seed}", limit=chance.randint(1, 4), lease=0.4):
                 # A process that was stopped for longer than its lease is refused.
                 with contextlib.suppress(LeaseLost):
-                    usage = {"tokens": chance.randint(0, 60)}
+                    # Ends without usage are plain, and append no wake row where none waits.
+                    usage = {"tokens": chance.randint(0, 60)} if chance.random() < 0.5 else None
                     done = chance.random() < 0.8
                     queue.settle(claim, Done(usage=usage) if done else Failed("no", retry_after=0, usage=usage))
 
@@ -57,7 +61,7 @@ def test_limits_hold_under_kills_and_stops_and_all_jobs_end(store_url: str) -> N
             }
             for n in range(JOBS)
             for tenant in TENANTS
-            for kind in ("call", "shared")
+            for kind in KINDS
         ]
     )
     children = [Child(work, store_url, number) for number in range(PROCESSES)]
@@ -72,17 +76,26 @@ def test_limits_hold_under_kills_and_stops_and_all_jobs_end(store_url: str) -> N
                 children[place].stop()
                 _look(queue, chance.uniform(0.0, 0.6))
                 children[place].resume()
-            if strike == STRIKES // 2:
+            if strike == SET:
+                _insist(partial(queue.limits.set, "later", kinds=["later"], concurrency=1))
+                # What ran already runs on, until it ends or its lease expires.
+                _look(queue, 1.0)
+            elif strike == CHANGED:
                 for concurrency in (1, AT_ONCE):
                     _insist(
                         partial(queue.limits.set, "tenant", kinds=["call"], key="tenant", concurrency=concurrency)
                     )
-            _look(queue, 0.1)
+            elif strike == REMOVED:
+                _insist(partial(queue.limits.remove, "later"))
+            for _ in range(3):
+                _look(queue, 0.03)
+                if SET <= strike < REMOVED:
+                    assert len(list(queue.jobs(state="running", kind="later"))) <= 1
     finally:
         for child in children:
             child.kill()
     _end(queue)
-    assert queue.counts() == {"done": JOBS * len(TENANTS) * 2}
+    assert queue.counts() == {"done": JOBS * len(TENANTS) * len(KINDS)}
     assert engine.damage() == []
     queue.close()
 

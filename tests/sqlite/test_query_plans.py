@@ -23,6 +23,7 @@ ALLOWED = {
     "ready_plain_routes": "sorts the first job of each route, of at most 32 routes",
     "ready_plain_streams": "sorts the first jobs of each fair_key and route, of at most 32 routes",
     "jobs_running_on_routes": "looks at all running jobs, once when an operator sets a limit",
+    "jobs_uncounted": "looks at all running jobs, in maintenance and for doctor",
     "wake_gates": "sorts the gates of the jobs of one call",
     "backlog_affinities": "groups ready jobs, of which it reads at most 10,000",
     "gates_waiting": "groups parked jobs, of which it reads at most 10,000",
