@@ -275,3 +275,40 @@ class TestEndsAgainstParking:
         racers.slow.during(claim_ids, lambda: racers.queue.settle(claim, Done()))
         assert racers.queue.get("b").state == "parked"
         assert claim_ids(racers.queue) == ["b"]
+
+    def test_a_job_that_is_parked_during_a_callers_long_transaction_starts_after_it(
+        self, racers: Racers, claim: holdfast.Claim, url: str
+    ) -> None:
+        with psycopg.connect(url) as connection:
+            racers.queue.within(connection).settle(claim, Done())
+            assert claim_ids(racers.queue) == []
+            assert racers.queue.get("b").state == "parked"
+        assert claim_ids(racers.queue) == ["b"]
+
+
+@pytest.mark.parametrize("waiting", ["a job", "a job that comes later", "a group"])
+def test_two_parents_that_end_together_in_long_transactions_are_both_counted(
+    racers: Racers, url: str, waiting: str
+) -> None:
+    queue = racers.queue
+    queue.enqueue_many([NewJob("mail", job_id=name, dedupe_key=name) for name in "ab"])
+    claims = queue.claim_many(limit=2)
+    if waiting == "a job":
+        queue.enqueue("child", after=["a", "b"])
+    elif waiting == "a group":
+        with queue.group("both", on_success={"kind": "child"}) as group:
+            for name in "ab":
+                group.enqueue("mail", dedupe_key=name)
+    assert claim_ids(queue) == []
+    with psycopg.connect(url) as first, psycopg.connect(url) as second:
+        queue.within(first).settle(claims[0], Done())
+        if waiting == "a job that comes later":
+            queue.enqueue("child", after=["a", "b"])
+        queue.within(second).settle(claims[1], Done())
+        assert claim_ids(queue) == []
+        first.commit()
+        racers.clock.advance(1)
+        assert claim_ids(queue) == []
+        second.commit()
+    racers.clock.advance(1)
+    assert [claim.job.kind for claim in queue.claim_many(limit=2)] == ["child"]
