@@ -218,8 +218,10 @@ def example(name: str) -> Any:
 
 def worker(queue: Queue) -> None:
     """Store the registry row of a worker."""
-    info = {name: tuple(value) if isinstance(value, list) else value for name, value in WORKER.items()}
-    lists = {name: info.get(name, ()) for name in ("lanes", "kinds", "capabilities", "loaded")}
+    info: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in WORKER.items()
+    }
+    lists: dict[str, Any] = {name: info.get(name, ()) for name in ("lanes", "kinds", "capabilities", "loaded")}
     WorkerCalls(state_of(queue).store).beat(WorkerInfo(worker="w", **{**info, **lists}))
 
 
