@@ -27,7 +27,7 @@ from rich.console import Console
 import holdfast
 from bench.candidates import BATCH
 from bench.holdfast_candidates import HoldfastSession
-from holdfast.cli.worker import rare_collections
+from holdfast.worker.garbage import rare_collections
 from holdfast.worker.status import WorkerMetrics
 from holdfast.worker.worker import Worker
 

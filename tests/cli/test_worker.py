@@ -17,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import worker as worker_module
+from holdfast.worker import garbage
 from tests.chaos.threads import in_background, registered, wait_until
 from tests.cli.worker_process import APP, on_terminal, running, write_app
 from tests.support.command_line import PATIENCE_SECONDS, environment, run
@@ -95,11 +96,11 @@ def test_the_garbage_collector_is_set_back_and_stays_disabled() -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(0, 10, 10)
-        with worker_module.rare_collections():
+        with garbage.rare_collections():
             assert gc.get_threshold()[0] == 0
             assert gc.get_freeze_count() > 0
         gc.set_threshold(*before)
-        with worker_module.rare_collections():
+        with garbage.rare_collections():
             assert gc.get_threshold()[0] == 10_000
         assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
     finally:

@@ -1,10 +1,8 @@
 """`holdfast worker`: run the tasks of a queue, in this process or in several."""
 
-import gc
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import click
@@ -16,14 +14,12 @@ from holdfast.cli.terminal import Terminal
 from holdfast.client import ids, queue_state
 from holdfast.domain import limits
 from holdfast.telemetry import HOST_DEFAULT
-from holdfast.worker import supervisor
+from holdfast.worker import garbage, supervisor
 from holdfast.worker.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 # How long to wait for the store to close at exit.
 _CLOSING_SECONDS = 0.5
-# After how many new objects the garbage collector runs in a worker; Python's default is 700 or 2,000.
-_COLLECTED_AT = 10_000
 
 
 @click.command(
@@ -161,28 +157,11 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
         _refuse_unshared(queue)
         return worker_processes.run_processes(terminal, about, options)
     try:
-        with _reporting(terminal, about, runner, records=child_output == "records"), rare_collections():
+        with _reporting(terminal, about, runner, records=child_output == "records"), garbage.rare_collections():
             runner.run()
     finally:
         close_store(queue)
     return 0
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Make the garbage collector run less often during the block, and skip what exists already.
-
-    A thousand jobs that are claimed at once are more objects than it waits for, and none of them is garbage.
-    """
-    threshold = gc.get_threshold()
-    gc.freeze()
-    if threshold[0]:
-        gc.set_threshold(max(threshold[0], _COLLECTED_AT), *threshold[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*threshold)
-        gc.unfreeze()
 
 
 def close_store(queue: worker_target.AnyQueue) -> None:

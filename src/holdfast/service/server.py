@@ -1,7 +1,6 @@
 """Running the service with uvicorn: one process, stopped by SIGTERM or SIGINT within a bound."""
 
 import asyncio
-import gc
 import signal
 import socket
 import threading
@@ -17,10 +16,9 @@ from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.domain import errors
 from holdfast.service import access, app, protocol
 from holdfast.service.settings import ServiceSettings
+from holdfast.worker import garbage
 
 _BACKLOG: Final = 2_048
-# New objects between two collections of garbage: more than the requests of some hundred connections have at once.
-_COLLECTION_OBJECTS: Final = 20_000
 
 Started: TypeAlias = Callable[[Callable[[], object]], None]
 
@@ -137,22 +135,5 @@ async def run(
         timeout_graceful_shutdown=settings.shutdown_seconds,
         backlog=_BACKLOG,
     )
-    with _rare_collections():
+    with garbage.rare_collections():
         await _Server(config, started, closing).serve(sockets=[listener])
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Collect garbage less often during the block, and never walk through what exists before it.
-
-    With Python's setting of 700 objects, a few waiting requests start a collection, which finds nothing to free: a
-    tenth of the time of a request.
-    """
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_COLLECTION_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
