@@ -80,7 +80,7 @@ class TestPayloads:
         [
             (None, "payload.to", "is missing"),
             ({"to": 3}, "payload.to", "must be a string, not an integer"),
-            ({"to": "ada", "cc": "bob"}, "payload.cc", "is not known"),
+            ({"to": "ada", "cc": "bob"}, "payload.cc", "is not known; the keys are copies, to"),
             (["ada"], "payload", "must be an object, not a list"),
         ],
     )

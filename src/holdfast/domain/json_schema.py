@@ -37,6 +37,12 @@ TEXT_FORMATS: Final[Mapping[str, TextFormat]] = {
 }
 
 
+def unknown_key(known: Iterable[str]) -> str:
+    """Return the text for a key that is not one of *known*."""
+    names = ", ".join(sorted(known))
+    return f"is not known; the keys are {names}" if names else "is not known; there are no keys"
+
+
 class Problem(NamedTuple):
     """Why a value is invalid, and the path of the invalid part, such as `.to[3]`."""
 
@@ -117,7 +123,7 @@ class _Check:
             return Problem(f".{min(missing)}", "is missing")
         others = schema.get("additionalProperties", True)
         if others is False and (unknown := value.keys() - properties.keys()):
-            return Problem(f".{min(unknown)}", "is not known")
+            return Problem(f".{min(unknown)}", unknown_key(properties))
         names = schema.get("propertyNames", True)
         if not properties and others is True and names is True:
             return None

@@ -310,7 +310,7 @@ class Fields:
         if missing := self._needed - given.keys():
             raise InvalidValue("is missing", f".{min(missing)}")
         if unknown := given.keys() - decoders.keys():
-            raise InvalidValue("is not known", f".{min(unknown)}")
+            raise InvalidValue(json_schema.unknown_key(decoders), f".{min(unknown)}")
         fields = {name: _decode_member(decoders[name], entry, name) for name, entry in given.items()}
         try:
             return self.make(**fields)
