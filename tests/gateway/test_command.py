@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import holdfast as library
 from holdfast.cli import gateway_report
+from tests.cli.test_process import OnTerminal
 from tests.project.sources import ROOT
 from tests.support.gateway import GatewayProcess, RunningGateway, body_of
 from tests.support.model_server import ModelServer, model_server
+from tests.support.screen import Screen
 from tests.support.service import wait_until
 
 NOWHERE = "http://127.0.0.1:9"
@@ -176,3 +179,25 @@ def test_a_server_with_the_api_of_openai_gets_many_requests_at_once(file: Path) 
         upstream.script.hold = False
 
         assert [answer.response.status for answer in answers] == [200] * 2
+
+
+def test_log_lines_and_typed_keys_do_not_smear_the_live_screen(upstream: ModelServer, tmp_path: Path) -> None:
+    with library.connect(str(tmp_path / "gateway.db")) as queue:
+        queue.enqueue("other.kind")
+    server = f"http://127.0.0.1:{upstream.port}"
+    ran = OnTerminal(tmp_path, "--url", "gateway.db", "gateway", "--upstream", server, "--port", "0")
+    ran.read_until("unserved jobs")
+    ran.type("\n\n")
+    drawn = ran.seen.count("up ")
+    while ran.seen.count("up ") < drawn + 3:
+        ran.seen += ran._part()
+    ran.type("\x03")
+    assert ran.finish() == 0
+
+    screen = Screen(100, 24)
+    screen.write(ran.seen)
+    [first, *logged, stopped] = filter(None, screen.lines)
+    assert first.startswith("gateway for")
+    assert "1 job of other.kind in lane default: no live worker takes it" in " ".join(logged)
+    assert stopped.startswith("gateway stopped")
+    assert not any("swaps" in line for line in logged)

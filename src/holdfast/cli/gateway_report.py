@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rich.console import Group, RenderableType
-from rich.live import Live
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from holdfast.cli import formatting, tables
-from holdfast.cli.console import console
+from holdfast.cli import formatting, tables, worker_report
 from holdfast.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from holdfast.gateway.gateway import Gateway
 
-DRAWN_PER_SECOND: Final = 4
 _ROWS_MAX: Final = 12
 
 
@@ -101,7 +98,7 @@ def draw(about: GatewayAbout, now: Shown, seconds: float, width: int) -> Rendera
     for part in parts:
         if isinstance(part, Text):
             part.no_wrap, part.overflow = True, "ellipsis"
-    return Group(*parts, Text(""))
+    return Group(*parts)
 
 
 class Report:
@@ -112,8 +109,7 @@ class Report:
         self._about = about
         self._gateway: Gateway | None = None
         self._began = time.monotonic()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._screen = ExitStack()
 
     def __enter__(self) -> Report:
         return self
@@ -121,9 +117,7 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._screen.close()
         if self._gateway is not None:
             now, seconds = shown(self._gateway), time.monotonic() - self._began
             ended = ", ".join(f"{count:,} {state}" for state, count in sorted(now.ended.items())) or "no requests"
@@ -142,16 +136,9 @@ class Report:
             self._terminal.note("the model server does not answer yet; requests wait for it")
         self._gateway = gateway
         if self._terminal.out.is_terminal and not self._terminal.json:
-            self._thread = threading.Thread(target=self._draw, args=(gateway,), name="holdfast-report", daemon=True)
-            self._thread.start()
+            self._screen.enter_context(worker_report.live_area(self._drawn))
 
-    def _draw(self, gateway: Gateway) -> None:
-        drawing = console(sys.stdout)
-
-        def drawn() -> RenderableType:
-            return draw(self._about, shown(gateway), time.monotonic() - self._began, drawing.width)
-
-        live = Live(console=drawing, get_renderable=drawn, auto_refresh=False, transient=True)
-        with live:
-            while not self._ended.wait(1 / DRAWN_PER_SECOND):
-                live.refresh()
+    def _drawn(self, drawing: Console) -> RenderableType:
+        if self._gateway is None:
+            return Text("")
+        return draw(self._about, shown(self._gateway), time.monotonic() - self._began, drawing.width)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -73,21 +73,30 @@ def on_screen(terminal: Terminal, about: About, get_status: GetStatus) -> Iterat
     """Draw the status until the end of the block, then print a summary line."""
     started, meter = time.monotonic(), Meter()
     terminal.show(Text(formatting.clean(about.summary)))
+
+    def drawn(drawing: Console) -> RenderableType:
+        now, status = time.monotonic(), get_status()
+        rate = meter.record(now, sum(status.ended.values()))
+        return draw(about, status, now - started, rate, drawing.width, drawing.height - 1)
+
+    try:
+        with live_area(drawn):
+            yield
+    finally:
+        terminal.line(_stopped(get_status(), time.monotonic() - started))
+
+
+@contextmanager
+def live_area(drawn: Callable[[Console], RenderableType]) -> Iterator[None]:
+    """Draw below all other output of this process, several times a second, and erase it at the end of the block."""
     # A stream that goes to a file is not redirected.
     redirected = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with worker_output.terminal_of(sys.stdout) as screen, worker_output.without_echo(screen):
         drawing = console(screen)
-
-        def drawn() -> RenderableType:
-            now, status = time.monotonic(), get_status()
-            rate = meter.record(now, sum(status.ended.values()))
-            screen = draw(about, status, now - started, rate, drawing.width, drawing.height - 1)
-            # The cursor stays in an empty line, where the shell of a killed worker writes its message.
-            return Group(screen, Text(""))
-
         live = Live(
             console=drawing,
-            get_renderable=drawn,
+            # The cursor stays in an empty line, where the shell of a killed process writes its message.
+            get_renderable=lambda: Group(drawn(drawing), Text("")),
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
@@ -107,13 +116,12 @@ def on_screen(terminal: Terminal, about: About, get_status: GetStatus) -> Iterat
         live.start()
         try:
             with _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(redirected, show):
-                # If the worker is killed, the cursor stays visible.
+                # If the process is killed, the cursor stays visible.
                 drawing.show_cursor(True)
                 yield
         finally:
             with lock:
                 live.stop()
-            terminal.line(_stopped(get_status(), time.monotonic() - started))
 
 
 def printed(line: str) -> Text:
