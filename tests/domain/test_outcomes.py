@@ -98,7 +98,11 @@ class TestDone:
             (Done(follow_ups=[{"payload": 1}]), "follow_ups[0].kind"),
             (Done(follow_ups=["a"]), "follow_ups[0].job"),  # type: ignore[list-item]
             (Done(follow_ups=[NewJob("a")] * (limits.FOLLOW_UPS_MAX + 1)), "follow_ups"),
-            (Done(follow_ups=[NewJob("a", "x" * 1_000_000)] * 68), "follow_ups"),
+            pytest.param(
+                Done(follow_ups=[NewJob("a", "x" * 1_000_000)] * 68),
+                "follow_ups",
+                marks=pytest.mark.slow("it encodes 64 MiB"),
+            ),
             (Done(follow_ups=None), "follow_ups"),  # type: ignore[arg-type]
             (Done(follow_ups=5), "follow_ups"),  # type: ignore[arg-type]
             (Done(artifacts=None), "artifacts"),  # type: ignore[arg-type]

@@ -50,6 +50,7 @@ def _opened(url: str) -> Queue:
     return queue
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place: str) -> None:
     enqueued = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"worker": "victim", "kinds": ["hold"]}) as victim:

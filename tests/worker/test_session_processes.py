@@ -41,6 +41,7 @@ def say(queue: Queue, text: object, session: str = SESSION) -> str:
     return queue.enqueue("chat.message", text, session=session, join=True, max_attempts=OFTEN, backoff=soon).id
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
     with (

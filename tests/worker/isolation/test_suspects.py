@@ -23,6 +23,7 @@ from tests.worker.isolation.workers import work
 from tests.worker.workers import running_worker, wait_finished, wait_for_event
 
 
+@pytest.mark.slow("handlers run in processes of their own")
 def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, tmp_path: Path) -> None:
     queue, started = shared.queue, str(tmp_path / "started")
     poison = handlers.poison.enqueue(started)

@@ -114,6 +114,7 @@ running.join()
         assert ran.stdout == "done 2 True 1\n", ran.stderr
         assert "which is imported again only for tasks with isolate='process'" in ran.stderr
 
+    @pytest.mark.slow("it starts three interpreters")
     def test_a_worker_stopped_while_it_is_imported_ends(self, tmp_path: Path) -> None:
         slow = """
 if __name__ == "__mp_main__":
