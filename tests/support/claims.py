@@ -25,6 +25,9 @@ def expire_leases(queue: Queue) -> None:
     with queue.transaction() as transaction:
         for table in ("job", "session"):
             transaction.execute(f"update {prefix}{table} set lease_until_ms = 0 where lease_until_ms is not null")
+        if "schema" in address:
+            # When to look at the jobs of a claim.
+            transaction.execute(f"update {prefix}lease set until_ms = 0")
 
 
 def claim_ids(queue: Queue, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[str]:
