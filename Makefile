@@ -30,7 +30,7 @@ demo: ## Watch jobs being leased, killed, taken over and finished (under a minut
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests of the library, except the long ones (about 8 minutes on two cores)
+test: ## Run the tests of the library, except the long ones (about 5 minutes on two cores)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(COMPILE)
 	$(BIN)/python $(PYTEST) -m "not long" $(addprefix --ignore tests/,cli service dashboard browser gateway bench harness project type_checks) $(PYTEST_OPTIONS)

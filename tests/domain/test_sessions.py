@@ -107,6 +107,7 @@ def test_without_a_message_id_the_fresh_id_makes_the_difference() -> None:
 names = st.text(min_size=1, max_size=5)
 
 
+@pytest.mark.slow("in a new checkout, the first text makes the table of all characters")
 @given(st.tuples(names, names, names, st.integers(0)), st.tuples(names, names, names, st.integers(0)))
 def test_other_arguments_make_another_id(one: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> None:
     assert (entry_id(*one, "n") == entry_id(*other, "n")) == (one == other)
