@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from holdfast import Done
 from holdfast.domain import webhooks
 from tests.support.clock import ManualClock
 from tests.support.job_states import start
-from tests.support.receivers import NO_CONTENT, receiver, sender, status, until
+from tests.support.receivers import NO_CONTENT, Receiver, receiver, sender, status, until
+from tests.support.stores import DURABLE_ENGINES, Harness
 
 EVENTS = 30
 HOURS = 72
@@ -19,47 +21,48 @@ STEP_HOURS = 6
 
 
 @pytest.mark.slow("the sender looks for due deliveries every second")
-def test_a_receiver_that_was_down_for_72_hours_gets_everything(tmp_path: Path) -> None:
-    clock = ManualClock()
-    with (
-        holdfast.connect(str(tmp_path / "jobs.db"), clock=clock) as queue,
-        receiver(status(503)) as target,
-        sender(queue),
-    ):
-        webhook_id = queue.webhooks.add(target.url, types=["job.done"]).webhook.id
-        for _ in range(EVENTS):
-            job = queue.enqueue("mail").job
-            queue.settle(start(queue, job), Done())
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_a_receiver_that_was_down_for_72_hours_gets_everything(engine: str, tmp_path: Path) -> None:
+    with closing(Harness(engine, tmp_path)) as harness, receiver(status(503)) as target:
+        queue, clock = harness.open(), harness.clock
+        with sender(queue):
+            _deliver_after_an_outage(queue, clock, target)
 
-        def at_rest() -> bool:
-            """Return whether no delivery is due or on its way."""
-            found = queue.webhooks.deliveries(webhook_id)
-            return len(found) == EVENTS and all(
-                one.state == "scheduled" and one.next_try_at is not None and one.next_try_at > clock.time
-                for one in found
-            )
 
-        until(at_rest)
-        for _ in range(HOURS // STEP_HOURS):
-            before = len(target.requests)
-            clock.advance(STEP_HOURS * 3_600)
-            until(lambda before=before: len(target.requests) > before)  # type: ignore[misc]
-            # All answers are recorded before the time goes on.
-            until(at_rest)
-        tried = len(target.requests)
-        target.answering = NO_CONTENT
+def _deliver_after_an_outage(queue: holdfast.Queue, clock: ManualClock, target: Receiver) -> None:
+    webhook_id = queue.webhooks.add(target.url, types=["job.done"]).webhook.id
+    for _ in range(EVENTS):
+        job = queue.enqueue("mail").job
+        queue.settle(start(queue, job), Done())
 
-        def nothing_is_due() -> bool:
-            left = [one for one in queue.webhooks.deliveries(webhook_id) if one.state != "done"]
-            return all(one.next_try_at is not None and one.next_try_at > clock.time for one in left)
-
-        rounds = 0
-        while {one.state for one in queue.webhooks.deliveries(webhook_id)} != {"done"}:
-            clock.advance(24 * 3_600)
-            until(nothing_is_due)
-            rounds += 1
-            assert rounds < 5
+    def at_rest() -> bool:
+        """Return whether no delivery is due or on its way."""
         found = queue.webhooks.deliveries(webhook_id)
+        return len(found) == EVENTS and all(
+            one.state == "scheduled" and one.next_try_at is not None and one.next_try_at > clock.time for one in found
+        )
+
+    until(at_rest)
+    for _ in range(HOURS // STEP_HOURS):
+        before = len(target.requests)
+        clock.advance(STEP_HOURS * 3_600)
+        until(lambda before=before: len(target.requests) > before)  # type: ignore[misc]
+        # All answers are recorded before the time goes on.
+        until(at_rest)
+    tried = len(target.requests)
+    target.answering = NO_CONTENT
+
+    def nothing_is_due() -> bool:
+        left = [one for one in queue.webhooks.deliveries(webhook_id) if one.state != "done"]
+        return all(one.next_try_at is not None and one.next_try_at > clock.time for one in left)
+
+    rounds = 0
+    while {one.state for one in queue.webhooks.deliveries(webhook_id)} != {"done"}:
+        clock.advance(24 * 3_600)
+        until(nothing_is_due)
+        rounds += 1
+        assert rounds < 5
+    found = queue.webhooks.deliveries(webhook_id)
 
     assert len(found) == EVENTS
     assert max(one.tries for one in found) <= webhooks.TRIES
