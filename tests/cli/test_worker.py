@@ -264,6 +264,27 @@ def test_if_its_terminal_is_closed_it_stops_as_on_sigterm(
     assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)
 
 
+@pytest.mark.parametrize("more", [[], ["--isolate"], ["--processes", "2"]], ids=["thread", "isolated", "processes"])
+def test_a_handler_that_prints_may_finish_after_the_terminal_was_closed(
+    tmp_path: Path, queue: holdfast.Queue, more: list[str]
+) -> None:
+    enqueued, said = queue.enqueue("talk", max_attempts=3), tmp_path / "said"
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with on_terminal(tmp_path, "--grace", "1h", *more) as shown:
+            shown.read_until('"handler": "talk"')
+            shown.hang_up()
+            enough = said.stat().st_size + 50
+            wait_until(lambda: said.stat().st_size > enough or queue.get(enqueued.id).state != "running")
+            (tmp_path / "go").touch()
+            shown.process.wait(PATIENCE_SECONDS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    finished = queue.get(enqueued.id)
+    assert (finished.state, finished.attempt, finished.failure) == ("done", 1, None)
+
+
 def test_under_nohup_it_goes_on_if_its_terminal_is_closed(tmp_path: Path, queue: holdfast.Queue) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -45,6 +45,16 @@ def hold(context: Context) -> str:
     return "held"
 
 
+@queue.task("talk", max_attempts=3)
+def talk() -> None:
+    """Print, and count it in the file `said`, until the file `go` exists."""
+    while not Path("go").exists():
+        say(handler="talk")
+        with open("said", "ab") as said:
+            said.write(b".")
+        time.sleep(0.01)
+
+
 @queue.session_task("chat.message", join=True)
 async def answer(context: AsyncSessionContext[str], messages: list[str]) -> list[str]:
     return messages + await context.checkpoint()

@@ -95,6 +95,9 @@ def _read(reading: int, show: Callable[[list[str]], None]) -> None:
             if len(rest) > _LINE_CHARS_MAX:
                 lines, rest = [*lines, rest], ""
             if lines:
-                show(lines)
+                # If the terminal was closed, reading continues: a broken pipe would fail handlers that print.
+                with suppress(OSError):
+                    show(lines)
     if rest:
-        show([rest])
+        with suppress(OSError):
+            show([rest])
