@@ -47,6 +47,13 @@ def test_show_prints_all_properties_of_a_done_job(cli: Cli, done_job: str) -> No
     assert "9 B" in output
 
 
+def test_lines_in_a_pipe_do_not_end_with_spaces(cli: Cli, done_job: str) -> None:
+    lines = [line for command in ("show", "why") for line in cli.text("jobs", command, done_job).split("\n")]
+
+    assert len(lines) > 20
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 @pytest.mark.parametrize(
     ("outcome", "shown"), [(holdfast.Done(), False), (holdfast.Failed("no", permanent=True), True)]
 )

@@ -126,8 +126,13 @@ class Terminal:
         self.line(f"{mark} {below.join(lines)}", style)
 
     def show(self, renderable: RenderableType) -> None:
-        """Print a renderable."""
-        self.out.print(renderable)
+        """Print a renderable, to a file or a pipe without the spaces that fill its lines: a pager would wrap them."""
+        if self.out.is_terminal:
+            self.out.print(renderable)
+            return
+        with self.out.capture() as captured:
+            self.out.print(renderable)
+        click.echo("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), nl=False)
 
     def note(self, text: str) -> None:
         """Write a note to standard error, with credentials masked."""
