@@ -30,7 +30,9 @@ def test_an_address_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(root, ["--url", str(tmp_path / "jobs.db"), "serve", "--host", "192.0.2.1"])
 
     assert result.exit_code == 2
-    assert "cannot listen on 192.0.2.1:8040" in " ".join(result.stderr.split())
+    assert "cannot listen on 192.0.2.1:8040: Cannot assign requested address; choose another --host or --port" in (
+        " ".join(result.stderr.split())
+    )
 
 
 @pytest.mark.slow("it starts processes")

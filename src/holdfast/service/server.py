@@ -80,7 +80,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise errors.Misconfigured(f"cannot listen on {host}:{port}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        message = f"cannot listen on {host}:{port}: {why}; choose another --host or --port"
+        raise errors.Misconfigured(message) from None
     listener.settimeout(0)
     return listener
 
