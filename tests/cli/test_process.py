@@ -121,14 +121,17 @@ def test_output_to_a_pipe_has_no_styles_and_is_not_truncated(tmp_path: Path) -> 
     assert "\x1b" not in listed
 
 
-def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["jobs", "list", "--json", "--limit", "500"], ["jobs", "list"], ["enqueue", "a"]]
+)
+def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path, command: list[str]) -> None:
     lines = "".join('{"kind": "a"}\n' for _ in range(500))
     given = environment(tmp_path)
     command_line.run("enqueue", "--many", "-", stdin=lines, env=given, cwd=tmp_path)
     reader, writer = os.pipe()
     os.close(reader)
 
-    ran = command_line.run("jobs", "list", "--json", "--limit", "500", env=given, stdout=writer, cwd=tmp_path)
+    ran = command_line.run(*command, env=given, stdout=writer, cwd=tmp_path)
     os.close(writer)
 
     assert (ran.returncode, ran.stderr) == (141, "")

@@ -132,7 +132,8 @@ class Terminal:
             return
         with self.out.capture() as captured:
             self.out.print(renderable)
-        click.echo("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), nl=False)
+        self.out.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+        self.out.file.flush()
 
     def note(self, text: str) -> None:
         """Write a note to standard error, with credentials masked."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
@@ -347,7 +347,9 @@ def _every(seconds: float, work: Callable[[], None]) -> Iterator[None]:
 
     def repeat() -> None:
         while not ended.wait(seconds):
-            work()
+            # The terminal or the pipe may be closed; jobs go on.
+            with suppress(OSError):
+                work()
 
     thread = threading.Thread(target=repeat, name="holdfast-report", daemon=True)
     thread.start()
