@@ -139,3 +139,14 @@ def test_it_is_drawn_live_on_the_whole_screen_until_it_is_ended(
     assert "2 ready" in screen.lines[1]
     assert any("llama, 0 waiting, 2 switches" in line for line in screen.lines)
     assert len(screen.lines) <= height
+
+
+@pytest.mark.slow("the command line runs as a process")
+def test_a_terminal_that_cannot_draw_gets_it_once(tmp_path: Path) -> None:
+    with holdfast.connect(tmp_path / "jobs.db") as queue:
+        queue.enqueue("report.write")
+    running = OnTerminal(tmp_path, "top", TERM="dumb", COLUMNS="80", LINES="24")
+
+    assert running.finish() == 0
+    assert "1 ready" in running.seen
+    assert "\x1b" not in running.seen

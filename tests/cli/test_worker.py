@@ -146,7 +146,7 @@ def test_without_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfas
 
     assert code == 0
     assert not any("\x1b" in line for line in worker.lines)
-    output = f"takes add, hold, chat.message from lane default of {tmp_path / 'jobs.db'}, 8 at once"
+    output = f"takes add, hold, talk, chat.message from lane default of {tmp_path / 'jobs.db'}, 8 at once"
     assert started == f"worker w1 (process {worker.process.pid}) {output}"
 
 
@@ -262,6 +262,19 @@ def test_if_its_terminal_is_closed_it_stops_as_on_sigterm(
 
     released = queue.get(enqueued.id)
     assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)
+
+
+@pytest.mark.parametrize("more", [[], ["--processes", "2"]], ids=["one process", "processes"])
+def test_a_terminal_that_cannot_draw_gets_lines(tmp_path: Path, queue: holdfast.Queue, more: list[str]) -> None:
+    queue.enqueue("hold", max_attempts=3)
+    with on_terminal(tmp_path, "--grace", "1h", *more, kind="dumb") as shown:
+        shown.read_until('"handler": "hold"')
+        shown.type("\x03")
+        shown.read_until("stopping: waits up to 1h for 1 job; Ctrl-C again releases it at once")
+        shown.type("\x03")
+        assert shown.finish() == 0
+
+    assert "\x1b" not in shown.seen
 
 
 @pytest.mark.parametrize("more", [[], ["--isolate"], ["--processes", "2"]], ids=["thread", "isolated", "processes"])

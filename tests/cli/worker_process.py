@@ -49,9 +49,9 @@ def hold(context: Context) -> str:
 def talk() -> None:
     """Print, and count it in the file `said`, until the file `go` exists."""
     while not Path("go").exists():
-        say(handler="talk")
         with open("said", "ab") as said:
             said.write(b".")
+        say(handler="talk")
         time.sleep(0.01)
 
 
@@ -142,14 +142,14 @@ def running(folder: Path, *arguments: str) -> Iterator[RunningWorker]:
 class WorkerOnTerminal:
     """A worker on a pseudo-terminal, to which tests write input."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, kind: str = "xterm") -> None:
         self._screen, inner = pty.openpty()
         self.process = Command(
             "worker",
             "app:queue",
             *arguments,
             cwd=folder,
-            env=environment(TERM="xterm", COLUMNS="100", LINES="24"),
+            env=environment(TERM=kind, COLUMNS="100", LINES="24"),
             stdin=inner,
             stdout=inner,
             stderr=inner,
@@ -202,9 +202,9 @@ class WorkerOnTerminal:
 
 
 @contextmanager
-def on_terminal(folder: Path, *arguments: str) -> Iterator[WorkerOnTerminal]:
-    """Run a worker on a terminal for a block and kill it afterwards."""
-    worker = WorkerOnTerminal(folder, *arguments)
+def on_terminal(folder: Path, *arguments: str, kind: str = "xterm") -> Iterator[WorkerOnTerminal]:
+    """Run a worker on a terminal of this kind for a block and kill it afterwards."""
+    worker = WorkerOnTerminal(folder, *arguments, kind=kind)
     try:
         yield worker
     finally:

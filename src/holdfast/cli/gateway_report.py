@@ -135,7 +135,7 @@ class Report:
         if not gateway.catalog.known:
             self._terminal.note("the model server does not answer yet; requests wait for it")
         self._gateway = gateway
-        if self._terminal.out.is_terminal and not self._terminal.json:
+        if self._terminal.draws:
             self._screen.enter_context(worker_report.live_area(self._drawn))
 
     def _drawn(self, drawing: Console) -> RenderableType:

@@ -140,6 +140,11 @@ class Terminal:
         self.err.print(Text(formatting.clean(masking.mask_url(text)), "dim"))
 
     @property
+    def draws(self) -> bool:
+        """Whether a live screen can be drawn: not on a `dumb` terminal, and not with `--json`."""
+        return self.out.is_terminal and not self.out.is_dumb_terminal and not self.json
+
+    @property
     def shows_progress(self) -> bool:
         """Whether to draw progress."""
         return self.err.is_terminal and not self.json

@@ -66,7 +66,7 @@ def top(terminal: Terminal, once: bool, every: float) -> None:
     with terminal.queue() as queue:
         if terminal.json:
             terminal.emit(json_view.overview(queue.admin.overview()))
-        elif once or not terminal.out.is_terminal:
+        elif once or not terminal.draws:
             lines = draw(queue.admin.overview(), terminal.out.width, _UNBOUNDED, plain=_is_plain(terminal))
             terminal.show(lines)
         else:

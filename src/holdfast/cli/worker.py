@@ -239,6 +239,6 @@ def _reporting(
 ) -> AbstractContextManager[None]:
     if records:
         return worker_report.in_records(runner.status)
-    if terminal.out.is_terminal and not terminal.json:
+    if terminal.draws:
         return worker_report.on_screen(terminal, about, runner.status)
     return worker_report.in_lines(terminal, about, runner.status)

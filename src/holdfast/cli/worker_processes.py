@@ -23,7 +23,7 @@ CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
 def run_processes(terminal: Terminal, about: worker_report.About, options: Mapping[str, Any]) -> int:
     """Run the command in `about.processes` child processes with these options; return the exit code."""
     name = options["name"] or ids.worker_name()
-    screen = ProcessesScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
+    screen = ProcessesScreen(terminal, name) if terminal.draws else None
     workers = WorkerProcesses(
         lambda number: worker_command(about.target, child_options(number, name, options), as_json=terminal.json),
         about.processes,
