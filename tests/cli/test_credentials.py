@@ -208,7 +208,7 @@ def test_no_command_shows_the_password_of_a_url_in_the_wrong_place() -> None:
 
 def test_the_question_of_prune_shows_the_url_without_the_password(url: str, tmp_path: Path) -> None:
     schema = os.environ["HOLDFAST_SCHEMA"]
-    prune = OnTerminal(tmp_path, "prune", "--older-than", "1d", HOLDFAST_URL=url, HOLDFAST_SCHEMA=schema)
+    prune = OnTerminal(tmp_path, "prune", "--older-than", "0", HOLDFAST_URL=url, HOLDFAST_SCHEMA=schema)
     prune.read_until("?")
     prune.type("n\n")
 

@@ -286,6 +286,15 @@ def test_prune_on_a_terminal_asks_and_deletes_nothing_after_no(tmp_path: Path) -
     assert json.loads(run(tmp_path, "stats", "--json").stdout)["total"] == 1
 
 
+def test_prune_on_a_terminal_asks_nothing_if_there_is_nothing_to_delete(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a")
+
+    pruned = OnTerminal(tmp_path, "prune", "--older-than", "1d")
+
+    assert pruned.finish() == 0
+    assert "deleted 0 jobs and 0 events" in pruned.seen
+
+
 @pytest.mark.parametrize("arguments", [[], ["--yes"]])
 def test_prune_on_a_terminal_deletes_after_yes(tmp_path: Path, arguments: list[str]) -> None:
     run(tmp_path, "enqueue", "a", "--id", "one")

@@ -82,6 +82,7 @@ def test_a_server_that_cannot_be_reached_is_named_with_the_reason() -> None:
         port = listener.getsockname()[1]
     message = failure(f"http://127.0.0.1:{port}")
     assert message.startswith(f"cannot connect to http://127.0.0.1:{port}: [Errno 111]"), message
+    assert message.endswith("; check that `holdfast serve` runs there, and the port"), message
 
 
 def test_another_http_server_is_told_from_one_of_holdfast() -> None:

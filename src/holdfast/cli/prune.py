@@ -59,6 +59,9 @@ def prune(
             _print(terminal, found, "would delete")
             return
         if not yes:
+            if not (found.jobs or found.events):
+                _print(terminal, found, "deleted")
+                return
             terminal.confirm(f"Delete {_summary(found)} from {terminal.url}, jobs with their attempts and artifacts?")
         detail = {"older_than": older_than, "states": list(chosen), "events_older_than": events_older_than}
         queue.admin.record_action("prune", "jobs", detail=detail)

@@ -158,7 +158,7 @@ class Terminal:
         """Raise unless the destructive command is *allowed* by its options or can ask the user."""
         if not allowed and not self.interactive:
             raise errors.CommandError(
-                "this command cannot be undone and there is no terminal to confirm it",
+                "this command must be confirmed, and there is no terminal to confirm it on",
                 hint="check its effect with --dry-run, then add --yes",
             )
 

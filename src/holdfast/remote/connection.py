@@ -268,6 +268,8 @@ def _why_unconnected(error: Exception) -> str:
         return f"its certificate is not trusted: {cause.verify_message}; SSL_CERT_FILE names a file of those to trust"
     if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
         return "it does not use TLS; its URL may begin with http://"
+    if isinstance(cause, ConnectionRefusedError):
+        return f"{_reason(cause)}; check that `holdfast serve` runs there, and the port"
     return _reason(cause)
 
 
