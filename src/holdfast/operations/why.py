@@ -30,7 +30,9 @@ async def _waiting(tx: StoreTransaction, routing: RoutingTable, facts: why.Facts
     )
     if job.state == "dependent":
         parents = [edge.parent for edge in await tx.edges_of_children([job.seq]) if edge.parent > 0]
-        facts = facts._replace(parents=[(one.id, one.state) for one in (await tx.states_of(parents)).values()])
+        states = await tx.states_of(parents)
+        in_order = [states[seq] for seq in parents if seq in states]
+        facts = facts._replace(parents=[(one.id, one.state) for one in in_order])
     if job.predecessor is not None:
         found = (await tx.states_of([job.predecessor])).get(job.predecessor)
         facts = facts._replace(predecessor=None if found is None else (found.id, found.state))
