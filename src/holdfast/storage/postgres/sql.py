@@ -1,7 +1,8 @@
 """The SQL of this engine, by name, written for a schema called `holdfast` and loaded once.
 
 A query may contain `/* lock: … */`. Only write transactions use that text: there the same query locks the rows it
-reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases.
+reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases, `/* filter of jobs */`
+for the condition that a job `b` matches the filter of a list.
 """
 
 import re
@@ -23,9 +24,22 @@ _READ: Final = [name for name in JobRow._fields if name not in _KNOWN_TO_CLAIM]
 # In the order of the row; the route comes third, in place of lane, kind and requirements.
 LEASED: Final = (*_READ[:2], "route", *_READ[2:])
 _LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in LEASED)
+# It reads only the row of the job, so that those which do not match cost nothing more.
+_FILTER_OF_JOBS: Final = """(%(states)s::text[] is null or b.state = any (%(states)s::text[]))
+    and b.route = any (array(select r.route from holdfast.route r
+                              where (%(kind)s::text is null or r.kind = %(kind)s::text)
+                                and (r.lane = %(lane)s::text
+                                     or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))))
+    and (%(tenant)s::text is null or b.tenant = %(tenant)s::text)
+    and (%(failure_class)s::text is null or b.failure_class = %(failure_class)s::text)
+    and (%(aged_before)s::bigint is null
+         or coalesce(b.finished_at_ms, b.enqueued_at_ms) < %(aged_before)s::bigint)
+    and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
+                     where not exists (select 1 from holdfast.tag o
+                                        where o.tag = w.tag and o.value = w.value and o.seq = b.seq))"""
 
 QUERIES: Final = {
-    name: text.replace("/* leased columns */", _LEASED_COLUMNS)
+    name: text.replace("/* leased columns */", _LEASED_COLUMNS).replace("/* filter of jobs */", _FILTER_OF_JOBS)
     for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()
 }
 

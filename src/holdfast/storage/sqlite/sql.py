@@ -27,12 +27,20 @@ _NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'rou
 # The number of the worker's start, null if it has none or was not noted as claiming within the hour.
 _HOLDER: Final = """(select h.holder from holdfast_holder h
          where h.worker = :worker and h.incarnation = :incarnation and h.used_at_ms > :wall_now - 3600000)"""
+# A job `j` matches the filter of a list; its tags are compared before.
+_FILTER_OF_JOBS: Final = """(:states is null or j.state in (select value from json_each(:states)))
+   and (:kind is null or j.kind = :kind)
+   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
+   and (:tenant is null or j.tenant = :tenant)
+   and (:failure_class is null or j.failure_class = :failure_class)
+   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)"""
 _CONSTANTS: Final[dict[str, int | str]] = {
     **dict(job.STATE_NUMBERS.items()),
     "deleted": job.DELETED,
     "ready_columns": _READY_COLUMNS,
     "nothing_precedes": _NOTHING_PRECEDES,
     "holder": _HOLDER,
+    "filter_of_jobs": _FILTER_OF_JOBS,
 }
 """What the text of a query names in braces: the numbers of states, columns, and common conditions."""
 

@@ -77,20 +77,7 @@ on conflict do nothing;
 -- The jobs are looked up one by one in this order, so that it ends with the last one of the page.
 select j.* from holdfast.failure t
  cross join lateral (select 1 from holdfast.job b
-                     where b.seq = t.seq and b.finished_at_ms = t.at_ms
-                       and (%(states)s::text[] is null or b.state = any (%(states)s::text[]))
-                       and b.route = any (array(select r.route from holdfast.route r
-                                                 where (%(kind)s::text is null or r.kind = %(kind)s::text)
-                                                   and (r.lane = %(lane)s::text
-                                                        or (%(lane)s::text is null and r.lane <> %(system_lane)s::text))))
-                       and (%(tenant)s::text is null or b.tenant = %(tenant)s::text)
-                       and (%(failure_class)s::text is null or b.failure_class = %(failure_class)s::text)
-                       and (%(aged_before)s::bigint is null
-                            or coalesce(b.finished_at_ms, b.enqueued_at_ms) < %(aged_before)s::bigint)
-                       and not exists (select 1 from unnest(%(tags_0)s::text[], %(tags_1)s::text[]) as w (tag, value)
-                                        where not exists (select 1 from holdfast.tag o
-                                                           where o.tag = w.tag and o.value = w.value and o.seq = b.seq))
-                    offset 0) b
+                     where b.seq = t.seq and b.finished_at_ms = t.at_ms and /* filter of jobs */ offset 0) b
  cross join lateral (select * from holdfast.job_row where job_row.seq = t.seq offset 0) j
  where t.fingerprint = %(fingerprint)s and (t.at_ms, t.seq) < (%(finished_before)s, %(before)s)
    and (t.at_ms, t.seq) >= (%(finished_floor)s, %(floor)s)

@@ -73,12 +73,7 @@ select j.* from holdfast_failure f
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
                                        where tag = w.key and value = w.value and seq = f.seq))
-   and (:states is null or j.state in (select value from json_each(:states)))
-   and (:kind is null or j.kind = :kind)
-   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
-   and (:tenant is null or j.tenant = :tenant)
-   and (:failure_class is null or j.failure_class = :failure_class)
-   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+   and {filter_of_jobs}
  order by f.at_ms desc, f.seq desc
  limit :limit;
 

@@ -131,11 +131,7 @@ select j.* from holdfast_edge e
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
                                        where tag = w.key and value = w.value and seq = e.parent))
-   and (:states is null or j.state in (select value from json_each(:states)))
-   and (:kind is null or j.kind = :kind)
-   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
-   and (:failure_class is null or j.failure_class = :failure_class)
-   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+   and {filter_of_jobs}
  order by e.parent desc
  limit :limit;
 
@@ -145,33 +141,23 @@ select * from holdfast_job_row where id in (select value from json_each(:ids));
 
 -- name: jobs_by_order
 -- List jobs by enqueue order, newest first, with any filter.
-select * from holdfast_job_row
+select * from holdfast_job_row j
  where seq < :before and seq >= :floor
-   and (:states is null or state in (select value from json_each(:states)))
-   and (:kind is null or kind = :kind)
-   and (lane = :lane or (:lane is null and lane <> :system_lane))
-   and (:tenant is null or tenant = :tenant)
-   and (:failure_class is null or failure_class = :failure_class)
-   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+   and {filter_of_jobs}
  order by seq desc
  limit :limit;
 
 -- name: jobs_by_root
 -- List the jobs of one tree by enqueue order, newest first, with any filter.
-select * from holdfast_job_row
+select * from holdfast_job_row j
  where seq in (select seq from holdfast_job where root = :root and root is not null
                 union all
                select seq from holdfast_job where id = :root)
    and seq < :before
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
-                                       where tag = w.key and value = w.value and seq = holdfast_job_row.seq))
-   and (:states is null or state in (select value from json_each(:states)))
-   and (:kind is null or kind = :kind)
-   and (lane = :lane or (:lane is null and lane <> :system_lane))
-   and (:tenant is null or tenant = :tenant)
-   and (:failure_class is null or failure_class = :failure_class)
-   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+                                       where tag = w.key and value = w.value and seq = j.seq))
+   and {filter_of_jobs}
  order by seq desc
  limit :limit;
 
@@ -181,18 +167,14 @@ select * from holdfast_job_row where seq in (select value from json_each(:seqs))
 
 -- name: jobs_by_session
 -- List the entries of one session, newest first, with any filter.
-select * from holdfast_job_row
+select * from holdfast_job_row j
  where session_number = (select number from holdfast_session where tenant = :tenant and name = :session)
    and session_number is not null and seq < :before and seq >= :floor
    and (:root is null or coalesce(root, id) = :root)
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
-                                       where tag = w.key and value = w.value and seq = holdfast_job_row.seq))
-   and (:states is null or state in (select value from json_each(:states)))
-   and (:kind is null or kind = :kind)
-   and (lane = :lane or (:lane is null and lane <> :system_lane))
-   and (:failure_class is null or failure_class = :failure_class)
-   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+                                       where tag = w.key and value = w.value and seq = j.seq))
+   and {filter_of_jobs}
  order by seq desc
  limit :limit;
 
@@ -204,12 +186,7 @@ select j.* from holdfast_tag t
    and not exists (select 1 from json_each(:tags) w
                     where not exists (select 1 from holdfast_tag
                                        where tag = w.key and value = w.value and seq = t.seq))
-   and (:states is null or j.state in (select value from json_each(:states)))
-   and (:kind is null or j.kind = :kind)
-   and (j.lane = :lane or (:lane is null and j.lane <> :system_lane))
-   and (:tenant is null or j.tenant = :tenant)
-   and (:failure_class is null or j.failure_class = :failure_class)
-   and (:aged_before is null or coalesce(j.finished_at_ms, j.enqueued_at_ms) < :aged_before)
+   and {filter_of_jobs}
  order by t.seq desc
  limit :limit;
 
