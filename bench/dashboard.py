@@ -27,12 +27,12 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import sync_playwright
 from tests.browser.conftest import CHROMIUM, FLAGS, Visitor
 from tests.browser.test_walk import AXE
+from tests.support.dashboard_data import report
 
 import holdfast
 from bench import seed
 from bench.postgres.server import Arena
 from holdfast.client.queue_state import state_of
-from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.dashboard.visits import SHARED_SECONDS
 from holdfast.domain import limits, rollups
 from holdfast.storage.contract import StoreTransaction
@@ -145,25 +145,17 @@ def _of_next_tenant(job: dict[str, Any], copy: int) -> dict[str, Any]:
 def _work(queue: holdfast.Queue) -> None:
     """Let workers hold jobs, some of them at a limit, and let the flow of this minute be that of an hour."""
     queue.enqueue_many([{"kind": "call", "lane": "calls", "tenant": f"tenant-{n % 200}"} for n in range(_BATCH)])
-    calls = WorkerCalls(state_of(queue).store)
     for number in range(20):
         name = f"worker-{number}"
-        calls.beat(
-            holdfast.types.WorkerInfo(
-                worker=name,
-                incarnation=f"{name}-a",
-                host="host-1.example.org",
-                process=4242,
-                version=holdfast.__version__,
-                state="active",
-                concurrency=32,
-                running=10,
-                lanes=("default", "calls", "placed"),
-                kinds=(*seed.KINDS, "call"),
-                capabilities=(),
-                loaded=(f"model-{number % 10}",),
-                switches=3,
-            )
+        report(
+            queue,
+            name,
+            concurrency=32,
+            running=10,
+            lanes=("default", "calls", "placed"),
+            kinds=(*seed.KINDS, "call"),
+            loaded=(f"model-{number % 10}",),
+            switches=3,
         )
         for lane in ("default", "calls"):
             queue.claim_many(worker=name, incarnation=f"{name}-a", lanes=[lane], limit=5, lease=3_600)

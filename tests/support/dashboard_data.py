@@ -80,30 +80,30 @@ def _running(queue: Queue) -> str:
 
 
 def _workers(queue: Queue) -> None:
-    calls = WorkerCalls(state_of(queue).store)
-    for name, lanes, loaded in (
-        ("worker-1", ("mail", "images", "billing"), ()),
-        ("gpu-1", ("models",), ("llama-8b", "whisper")),
-    ):
-        calls.beat(
-            WorkerInfo(
-                worker=name,
-                incarnation=f"{name}-a",
-                host="host-1.example.org",
-                process=4242,
-                version=holdfast.__version__,
-                state="active",
-                concurrency=4,
-                running=1,
-                lanes=lanes,
-                kinds=(),
-                capabilities=(),
-                loaded=loaded,
-                switches=3 if loaded else 0,
-                switches_saved=41 if loaded else 0,
-                hold_left=240.0 if loaded else None,
-            )
-        )
+    report(queue, "worker-1", lanes=("mail", "images", "billing"))
+    loaded: dict[str, Any] = {
+        "loaded": ("llama-8b", "whisper"),
+        "switches": 3,
+        "switches_saved": 41,
+        "hold_left": 240.0,
+    }
+    report(queue, "gpu-1", lanes=("models",), **loaded)
+
+
+def report(queue: Queue, name: str, **fields: Any) -> None:
+    """Report a worker of this name to the store."""
+    common: dict[str, Any] = {
+        "host": "host-1.example.org",
+        "process": 4242,
+        "version": holdfast.__version__,
+        "state": "active",
+        "concurrency": 4,
+        "running": 1,
+        "kinds": (),
+        "capabilities": (),
+        "loaded": (),
+    }
+    WorkerCalls(state_of(queue).store).beat(WorkerInfo(name, f"{name}-a", **{**common, **fields}))
 
 
 def _hostile(queue: Queue) -> str:

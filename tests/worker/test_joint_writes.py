@@ -51,6 +51,15 @@ async def serving(worker: Worker) -> AsyncIterator[AsyncQueue]:
             await asyncio.wait_for(served, PATIENCE_SECONDS)
 
 
+@asynccontextmanager
+async def served(harness: Harness) -> AsyncIterator[tuple[AsyncQueue, Ran, AsyncQueue]]:
+    """Run a worker for a block; give a queue of its store, its task, and its own queue when it is idle."""
+    async with harness.open_async() as queue:
+        ran = Ran(queue)
+        async with serving(Worker(queue)) as local:
+            yield queue, ran, local
+
+
 async def run(queue: AsyncQueue, key: str) -> None:
     """Enqueue a job and wait until it is done."""
     enqueued = await queue.enqueue("run", {"key": key})
@@ -141,14 +150,12 @@ def test_a_caller_learns_that_the_store_does_not_answer_and_the_worker_goes_on(h
     outage = Outage(harness)
 
     async def test() -> None:
-        async with harness.open_async() as queue:
-            ran = Ran(queue)
-            async with serving(Worker(queue)) as local:
-                for _ in range(3):
-                    with outage, pytest.raises(Unavailable):
-                        await local.enqueue("run", {"key": "lost"})
-                await run(local, "last")
-            assert ran.keys == ["first", "last"]
+        async with served(harness) as (_, ran, local):
+            for _ in range(3):
+                with outage, pytest.raises(Unavailable):
+                    await local.enqueue("run", {"key": "lost"})
+            await run(local, "last")
+        assert ran.keys == ["first", "last"]
 
     asyncio.run(test())
 
@@ -157,37 +164,33 @@ def test_a_job_whose_commit_was_not_confirmed_runs_once(harness: Harness) -> Non
     outage = Outage(harness)
 
     async def test() -> None:
-        async with harness.open_async() as queue:
-            ran = Ran(queue)
-            async with serving(Worker(queue)) as local:
-                await until_joint(harness, local)
-                outage.lose_answers(1)
-                with suppress(OutcomeUnknown):
-                    await local.enqueue("run", {"key": "unknown"}, job_id="unknown")
-                await comes(lambda: "unknown" in ran.keys)
-                again = await local.enqueue("run", {"key": "unknown"}, job_id="unknown")
-                assert not again.created
-                assert (await queue.wait("unknown", timeout=PATIENCE_SECONDS)).state == "done"
-            assert ran.keys.count("unknown") == 1
-            assert (await queue.get("unknown")).attempt == 1
+        async with served(harness) as (queue, ran, local):
+            await until_joint(harness, local)
+            outage.lose_answers(1)
+            with suppress(OutcomeUnknown):
+                await local.enqueue("run", {"key": "unknown"}, job_id="unknown")
+            await comes(lambda: "unknown" in ran.keys)
+            again = await local.enqueue("run", {"key": "unknown"}, job_id="unknown")
+            assert not again.created
+            ended = await queue.wait("unknown", timeout=PATIENCE_SECONDS)
+            assert (ended.state, ended.attempt) == ("done", 1)
+        assert ran.keys.count("unknown") == 1
 
     asyncio.run(test())
 
 
 def test_the_job_of_a_cancelled_caller_is_stored_and_runs(harness: Harness) -> None:
     async def test() -> None:
-        async with harness.open_async() as queue:
-            ran = Ran(queue)
-            async with serving(Worker(queue)) as local:
-                caller = asyncio.ensure_future(local.enqueue("run", {"key": "left"}, job_id="left"))
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                caller.cancel()
-                with suppress(asyncio.CancelledError):
-                    await caller
-                await comes(lambda: "left" in ran.keys)
-                await run(local, "last")
-            assert ran.keys == ["first", "left", "last"]
+        async with served(harness) as (_, ran, local):
+            caller = asyncio.ensure_future(local.enqueue("run", {"key": "left"}, job_id="left"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            caller.cancel()
+            with suppress(asyncio.CancelledError):
+                await caller
+            await comes(lambda: "left" in ran.keys)
+            await run(local, "last")
+        assert ran.keys == ["first", "left", "last"]
 
     asyncio.run(test())
 

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta
 
+from holdfast.domain import clock
 from holdfast.types import Failure
 
 # Characters that move a terminal's cursor, change its title, end a line, or reverse or hide text: Unicode's control,
@@ -13,7 +14,6 @@ _UNSAFE = re.compile(
     "\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
 _SECOND = timedelta(seconds=1)
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
@@ -34,19 +34,19 @@ def duration(milliseconds: float) -> str:
         return f"{max(milliseconds, 0):.0f}ms"
     if milliseconds < 10_000:
         return f"{milliseconds / 1000:.1f}s"
-    return _in_units(round(milliseconds / 1000), 2)
+    return clock.in_units(round(milliseconds / 1000), 2)
 
 
 def age(at: datetime, now: datetime) -> str:
     """Return the age of a timestamp in its largest unit: `now`, `12s`, `3m`, `2d`."""
     passed = (now - at) // _SECOND
-    return _in_units(passed, 1) if passed >= 1 else "now"
+    return clock.in_units(passed, 1) if passed >= 1 else "now"
 
 
 def relative(at: datetime, now: datetime) -> str:
     """Return a timestamp relative to now: `in 5m`, `now`, `3s ago`."""
     if at > now:
-        return f"in {_in_units(-((now - at) // _SECOND), 1)}"
+        return f"in {clock.in_units(-((now - at) // _SECOND), 1)}"
     passed = age(at, now)
     return passed if passed == "now" else f"{passed} ago"
 
@@ -77,14 +77,3 @@ def number(count: int, one: str, many: str | None = None) -> str:
 def failure(failed: Failure) -> str:
     """Return a failure in one line."""
     return f"{failed.reason}: {one_line(failed.message)}"
-
-
-def _in_units(seconds: int, count: int) -> str:
-    parts: list[str] = []
-    for unit, name in _UNITS:
-        whole, seconds = divmod(seconds, unit)
-        if whole or parts:
-            parts.append(f"{whole}{name}" if whole else "")
-        if len(parts) == count:
-            break
-    return " ".join(filter(None, parts)) or "0s"

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from holdfast.dashboard import filters
 from holdfast.dashboard.visits import NOTE, Visit, take_note
-from holdfast.domain import codec, errors, limits
+from holdfast.domain import clock, codec, errors, limits
 from holdfast.domain.job import Job, row_of
 from holdfast.service.problems import ProblemError
 from holdfast.version import __version__
@@ -23,7 +23,6 @@ SHOWN_CHARS_MAX: Final = 12_000
 """How much of a payload, a result or a traceback is shown."""
 # Characters that reverse or hide text, and control characters.
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 class NavigationLink(NamedTuple):
@@ -63,26 +62,15 @@ def duration(seconds: float | None) -> str:
         return f"{max(seconds, 0) * 1000:.0f}ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
-    return _in_units(round(seconds), 2)
+    return clock.in_units(round(seconds), 2)
 
 
 def age(at: datetime, now: datetime) -> str:
     """Return a timestamp relative to now: `in 5m`, `now`, `3s ago`."""
     seconds = int((now - at).total_seconds())
     if seconds < 0:
-        return f"in {_in_units(-seconds, 1)}"
-    return "now" if seconds == 0 else f"{_in_units(seconds, 1)} ago"
-
-
-def _in_units(seconds: int, count: int) -> str:
-    parts: list[str] = []
-    for unit, name in _UNITS:
-        whole, seconds = divmod(seconds, unit)
-        if whole or parts:
-            parts.append(f"{whole}{name}" if whole else "")
-        if len(parts) == count:
-            break
-    return " ".join(filter(None, parts)) or "0s"
+        return f"in {clock.in_units(-seconds, 1)}"
+    return "now" if seconds == 0 else f"{clock.in_units(seconds, 1)} ago"
 
 
 def bounded(count: int, most: int = limits.BACKLOG_COUNTED_MAX) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +18,6 @@ from holdfast.domain.job import Job
 from holdfast.service import bodies
 from holdfast.service.access import PUBLIC, Caller
 from holdfast.service.app import Service
-from holdfast.service.problems import ProblemError
 from holdfast.service.routes import ROUTES
 
 FORM_BYTES_MAX: Final = 64 << 10
@@ -144,16 +143,7 @@ class Visit:
     @cached_property
     def query(self) -> dict[str, str]:
         """The parameters of the address; of repeated ones the last."""
-        try:
-            pairs = parse_qsl(
-                self.request.scope["query_string"].decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=50,
-            )
-        except ValueError:
-            raise errors.InvalidInput("query", "is not valid; it has at most 50 parameters in UTF-8") from None
-        return dict(pairs)
+        return dict(bodies.parse_parameters(self.request.scope["query_string"], "query", 50))
 
     @property
     def tenant(self) -> str | None:
@@ -199,11 +189,7 @@ class Visit:
         """Read the fields of a form."""
         bodies.check_media_type(self.request, "application/x-www-form-urlencoded")
         content = await bodies.read(self.request, FORM_BYTES_MAX)
-        try:
-            pairs = parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
-        except ValueError:
-            raise ProblemError(400, "bad_request", "the form is not valid") from None
-        self.form = dict(pairs)
+        self.form = dict(bodies.parse_parameters(content, "form", 50))
 
     async def audit(self, action: str, target: str, **detail: strict_json.Json) -> None:
         """Record an action before it is carried out."""

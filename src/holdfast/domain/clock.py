@@ -1,9 +1,11 @@
-"""Time in the domain: two readings of a store's clock, taken together."""
+"""Time in the domain: two readings of a store's clock, taken together; durations as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +28,15 @@ class Clock(Protocol):
     def now(self) -> Now:
         """Return the time of both clocks."""
         ...
+
+
+def in_units(seconds: int, count: int) -> str:
+    """Return a duration in its *count* largest units: `3m 5s`, `2d`."""
+    parts: list[str] = []
+    for unit, name in _UNITS:
+        whole, seconds = divmod(seconds, unit)
+        if whole or parts:
+            parts.append(f"{whole}{name}" if whole else "")
+        if len(parts) == count:
+            break
+    return " ".join(filter(None, parts)) or "0s"

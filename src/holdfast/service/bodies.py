@@ -1,11 +1,13 @@
-"""Reading request bodies: bounded, and as strict JSON."""
+"""Reading request bodies: bounded, and as strict JSON; and the parameters of queries and forms."""
 
 import json
 from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
+from holdfast.domain import errors
 from holdfast.service.problems import ProblemError
 
 JSON: Final = "application/json"
@@ -87,6 +89,15 @@ def parse(body: bytes) -> Any:
         # A constant, a repeated key, or an integer with more digits than Python converts.
         problem = f"is not JSON: {error}"
     raise ProblemError(400, "invalid_json", f"the body {problem}", field="body")
+
+
+def parse_parameters(text: bytes, field: str, count_max: int) -> list[tuple[str, str]]:
+    """Return the names and values of a query or a form."""
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=count_max)
+    except ValueError:
+        problem = f"is not valid; it has at most {count_max} parameters in UTF-8"
+        raise errors.InvalidInput(field, problem) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -123,17 +123,8 @@ class Call:
         return body
 
     def _parse_query(self) -> dict[str, Any]:
-        try:
-            pairs = parse_qsl(
-                self.request.scope["query_string"].decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=100,
-            )
-        except ValueError:
-            raise errors.InvalidInput("query", "is not valid; it has at most 100 parameters in UTF-8") from None
         found: dict[str, Any] = {}
-        for name, value in pairs:
+        for name, value in bodies.parse_parameters(self.request.scope["query_string"], "query", 100):
             schema = self.route.query.get(name)
             if schema is None:
                 known = ", ".join(self.route.query) or "none"
