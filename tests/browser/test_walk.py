@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, expect
 
 from holdfast import Done
-from holdfast.dashboard.views import PAGES
+from holdfast.dashboard.application import PAGES
 from tests.browser.conftest import Visitor
 from tests.support.dashboard_data import fill
 from tests.support.service import Server

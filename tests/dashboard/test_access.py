@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.dashboard.views import ACTIONS, PAGES, PUBLIC, VIEWS
+from holdfast.dashboard.application import ACTIONS, PAGES, PUBLIC, VIEWS
 from holdfast.dashboard.visits import View
 from holdfast.domain.access import ROLES, Role
 from holdfast.service.routes import ROUTES

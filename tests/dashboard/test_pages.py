@@ -15,7 +15,7 @@ from starlette.types import Message, Scope
 
 from holdfast import Failed
 from holdfast.dashboard import Viewer, app, charts, jobs, rendering
-from holdfast.dashboard.views import PAGES
+from holdfast.dashboard.application import PAGES
 from holdfast.dashboard.visits import SharedReads
 from tests.dashboard.conftest import Browser, text_of
 from tests.support.dashboard_data import HOSTILE, fill

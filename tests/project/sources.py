@@ -43,9 +43,9 @@ def _parse(path: Path) -> Module:
     return Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
 
 
-def imports(module: Module) -> Iterator[str]:
-    """Yield the dotted names that *module* imports at run time."""
-    for node in _executed(module.tree):
+def imports(module: Module, *, typing_too: bool = False) -> Iterator[str]:
+    """Yield the dotted names that *module* imports at run time; with *typing_too*, also those for type checkers."""
+    for node in ast.walk(module.tree) if typing_too else _executed(module.tree):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)

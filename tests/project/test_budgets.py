@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 import holdfast
-from tests.project.sources import PACKAGE, ROOT, Module, assert_none, modules
+from tests.project.sources import PACKAGE, ROOT, Module, assert_none, imports, modules
 
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
@@ -21,6 +21,16 @@ IMPORT_SHARE_MAX = 0.06
 FILES_OF_ENQUEUE_MAX = 10
 FILES_OF_A_JOB_MAX = 18
 """Enqueue, claim and settle together."""
+SMALL_FILE_LINES = 60
+SMALL_FILES_KEPT = {
+    "holdfast.worker.claim_ahead": "a rule without I/O, tested by itself; its only user is as long as a file may be",
+    "holdfast.dashboard.flow": "each page of the dashboard is a module",
+    "holdfast.dashboard.sign_in": "each page of the dashboard is a module",
+    "holdfast.dashboard.system": "each page of the dashboard is a module",
+    "holdfast.remote.limits": "the calls of each namespace are a module, which the store imports to register them",
+    "holdfast.remote.overview": "the calls of each namespace are a module, which the store imports to register them",
+}
+"""Short modules that are not part of their only importer, with the reason."""
 
 SQL_FILES = sorted(PACKAGE.rglob("*.sql"))
 # A sentence: begins with a capital letter and ends with a full stop, possibly lines later.
@@ -47,6 +57,30 @@ def test_no_file_is_too_long() -> None:
     lengths = [(path.relative_to(ROOT), len(path.read_text(encoding="utf-8").splitlines())) for path in files]
 
     assert_none((name, lines) for name, lines in lengths if lines > FILE_LINES_MAX)
+
+
+def test_a_short_file_has_more_than_one_user_in_its_package() -> None:
+    small = {
+        module.name
+        for module in modules()
+        if len(module.path.read_text(encoding="utf-8").splitlines()) < SMALL_FILE_LINES
+        and not module.path.name.startswith("__")
+        # Generated from files in which the same classes and functions stand for async callers.
+        and module.path.parent.name != "sync_api"
+    }
+    users: dict[str, set[str]] = {name: set() for name in small}
+    for module in modules():
+        for name in imports(module, typing_too=True):
+            found = name if name in small else name.rpartition(".")[0]
+            if found in small:
+                users[found].add(module.name)
+    mergeable = {name for name, found in users.items() if [_package(one) for one in found] == [_package(name)]}
+
+    assert_none(sorted(mergeable ^ SMALL_FILES_KEPT.keys()))
+
+
+def _package(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def test_a_file_opens_with_a_docstring() -> None:

@@ -12,8 +12,7 @@ import pytest
 import holdfast
 from holdfast import Claim, Job
 from holdfast.domain.access import Grants
-from holdfast.service import held_claims
-from holdfast.service.held_claims import HeldClaims
+from holdfast.service import app
 from tests.support.service import Answer, Client, Server, claim_waits, wait_until
 
 
@@ -270,7 +269,7 @@ class TestKeptClaims:
         return claim
 
     def test_a_kept_claim_is_returned_once_and_only_for_its_epoch_and_token(self) -> None:
-        held, claim, grants = HeldClaims(), self.claim(), Grants(("work",))
+        held, claim, grants = app.HeldClaims(), self.claim(), Grants(("work",))
         held.keep([claim])
         job_id, epoch, token = claim.job.id, claim.epoch, claim.lease_token
         assert held.take(job_id, epoch + 1, token, None, grants) is None
@@ -279,7 +278,7 @@ class TestKeptClaims:
         assert held.take(job_id, epoch, token, None, grants) is None
 
     def test_a_kept_claim_of_another_tenant_lane_or_kind_is_not_found(self) -> None:
-        held, claim = HeldClaims(), self.claim()
+        held, claim = app.HeldClaims(), self.claim()
         held.keep([claim])
         proof = claim.job.id, claim.epoch, claim.lease_token
         assert held.take(*proof, "other", Grants(("work",), tenant="other")) is None
@@ -290,11 +289,11 @@ class TestKeptClaims:
     def test_large_jobs_are_not_kept_and_the_number_of_others_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        held, grants = HeldClaims(), Grants(("work",))
+        held, grants = app.HeldClaims(), Grants(("work",))
         large = self.claim(payload="x" * 5_000)
         held.keep([large])
         assert held.take(large.job.id, large.epoch, large.lease_token, None, grants) is None
-        monkeypatch.setattr(held_claims, "_KEPT_MAX", 1)
+        monkeypatch.setattr(app, "_CLAIMS_KEPT_MAX", 1)
         first, second = self.claim(), self.claim()
         held.keep([first, second])
         assert held.take(first.job.id, first.epoch, first.lease_token, None, grants) is None

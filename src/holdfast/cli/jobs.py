@@ -1,17 +1,18 @@
 """`holdfast jobs`: list, show, cancel, requeue and wait for jobs, change priorities, read output, fetch artifacts."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
 import click
 
 from holdfast import HoldfastError, Job, Queue, Refused, json_view
-from holdfast.cli import errors, formatting, job_bulk, job_list, job_names, job_output, job_show, options, params
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_names, job_show, options, params
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import failures, limits, serving
 from holdfast.domain.job import FINISHED, STATES
-from holdfast.types import CancelReport, Requeued, Skipped
+from holdfast.types import CancelReport, OutputChunk, Requeued, Skipped
 
 FAILURE_CLASSES = get_args(failures.FailureClass)
 # The limit of one call of `Queue.admin.requeue_many`.
@@ -434,8 +435,8 @@ def output(terminal: Terminal, job_id: str, after: int, follow: bool) -> None:
     """Print the text that a job has emitted."""
     with terminal.queue() as queue:
         found = job_names.find_job(queue, job_id).id
-        chunks = queue.stream(found, after=after) if follow else job_output.read(queue, found, after)
-        job_output.write(terminal, chunks)
+        chunks = queue.stream(found, after=after) if follow else _read_output(queue, found, after)
+        _write_output(terminal, chunks)
 
 
 @jobs.command(
@@ -464,3 +465,27 @@ def _partial_failure(verb: str, failed: int, total: int) -> errors.CommandError:
     return errors.CommandError(
         f"{failed} of {formatting.number(total, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
     )
+
+
+def _read_output(queue: Queue, job_id: str, after: int) -> Iterator[OutputChunk]:
+    """Yield the chunks that are stored now."""
+    while page := queue.output(job_id, after=after):
+        yield from page
+        after = page[-1].number
+
+
+def _write_output(terminal: Terminal, chunks: Iterable[OutputChunk]) -> None:
+    """Write the text of *chunks*, with unsafe characters replaced on a terminal; with `--json` one line for each."""
+    text, ends_line = "", True
+    for chunk in chunks:
+        if terminal.json:
+            terminal.emit(json_view.output_chunk(chunk))
+            continue
+        text = formatting.clean(chunk.text, keep="\n\t\r") if terminal.out.is_terminal else chunk.text
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        ends_line = text.endswith("\n")
+    if not text and not terminal.json:
+        terminal.note("the job has emitted no text")
+    if not ends_line and terminal.out.is_terminal:
+        terminal.line()

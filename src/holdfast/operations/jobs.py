@@ -5,12 +5,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from holdfast.domain import clock, errors, limits, new_job, results, serving, strict_json, transitions, validation
+from holdfast.domain import (
+    clock,
+    errors,
+    limits,
+    new_job,
+    results,
+    schedules,
+    serving,
+    strict_json,
+    transitions,
+    validation,
+)
 from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job, JobRow, attempt_of, job_of
 from holdfast.domain.overview import late_findings
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.operations import flow_limits, rollups, schedule_findings, webhook_events
+from holdfast.operations import flow_limits, rollups, webhook_events
 from holdfast.storage import contract, notifications
 
 _BEYOND = 1 << 62
@@ -166,7 +177,7 @@ async def problems_beside(
         *serving.unserved_findings(without_worker),
         *await _late_lanes(tx),
         *await webhook_events.findings(tx),
-        *await schedule_findings.findings(tx),
+        *await _schedule_findings(tx),
         *await flow_limits.findings(tx),
     ]
 
@@ -327,3 +338,38 @@ async def request_worker(
 def _mark_silent(workers: Sequence[results.WorkerInfo], now: clock.Now) -> list[results.WorkerInfo]:
     silent_since = validation.datetime_of(now.wall_ms - limits.WORKER_SILENT_MS)
     return [replace(worker, state="silent") if worker.beat_at < silent_since else worker for worker in workers]
+
+
+async def _schedule_findings(tx: contract.StoreTransaction) -> list[results.Finding]:
+    """Return findings about schedules; none if there are no schedules."""
+    found = []
+    stored = await tx.schedules(None, limits.PAGE_MAX)
+    now_ms = (await tx.now()).wall_ms
+    for one in stored:
+        name = one.definition.name
+        for problem, remedy in _schedule_problems(one, now_ms):
+            found.append(results.Finding("schedules", "warning", f"{name}: {problem}", remedy, name))
+    if not stored or found:
+        return found
+    return [results.Finding("schedules", "ok", f"{len(stored)} declared or set, all as expected")]
+
+
+def _schedule_problems(stored: schedules.StoredSchedule, now_ms: int) -> list[tuple[str, str]]:
+    name, found = stored.definition.name, []
+    if stored.problem is not None:
+        found.append((f"its newest tick enqueued no job: {stored.problem}", "its next tick tries again"))
+    if stored.paused:
+        return found
+    if stored.declared_at_ms is not None and now_ms - stored.declared_at_ms > limits.DAY_MS:
+        since = validation.datetime_of(stored.declared_at_ms)
+        detail = f"no worker has declared it since {since:%Y-%m-%d %H:%M} UTC (module {stored.owner})"
+        found.append((detail, f"`holdfast schedules remove {name}` if it is no longer wanted"))
+    if schedules.is_silenced(stored, now_ms):
+        until = validation.datetime_of(stored.last_at_ms)
+        detail = f"its last tick was at {until:%Y-%m-%d %H:%M} UTC, when the clock was ahead"
+        found.append((detail, f"`holdfast schedules pause {name}`, then `holdfast schedules resume {name}`"))
+    if stored.next_at_ms is None:
+        found.append(("it has no next tick", "this process may have no time zone data; install tzdata"))
+    elif now_ms - stored.next_at_ms > 60_000:
+        found.append(("its next tick is overdue", "start a worker or `holdfast serve`"))
+    return found

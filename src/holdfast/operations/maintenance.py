@@ -5,15 +5,19 @@ expired, fails waiting jobs whose deadline has passed, and folds wake rows: it f
 releases jobs whose parents have ended.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.domain import clock, limits, transitions
 from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import artifacts, gates, rollups, sessions, wakes
+from holdfast.operations import admin, artifacts, fold_dependencies, gates, groups, rollups, schedules, sessions
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.storage.contract import PassName, StoreTransaction
+from holdfast.storage.flow_contract import Wake
+
+_AGAIN_MS: Final = 100
+"""When wake rows that could not be decided are folded again."""
 
 
 class Pass(NamedTuple):
@@ -40,7 +44,7 @@ async def run_maintenance(
         if name in due:
             changed |= await _run_chunk(tx, routing, one, now)
     if "wakes" in due:
-        changed |= await wakes.fold(tx, routing, now)
+        changed |= await fold_wakes(tx, routing, now)
     return changed
 
 
@@ -57,7 +61,7 @@ async def fail_late_jobs(tx: StoreTransaction) -> bool:
 
 async def fold_due_wakes(tx: StoreTransaction) -> bool:
     """Fold a chunk of the wake rows that are due; return whether anything was decided."""
-    return await wakes.fold(tx, await tx.routing(), await tx.now())
+    return await fold_wakes(tx, await tx.routing(), await tx.now())
 
 
 async def delete_expired(tx: StoreTransaction) -> bool:
@@ -75,3 +79,32 @@ async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now
     jobs = await sessions.lock_free_sessions(tx, await one.find(tx, now, limits.CHUNK))
     await apply_transitions(tx, routing, [one.decide(job, now) for job in jobs], now)
     return bool(jobs)
+
+
+async def fold_wakes(tx: StoreTransaction, routing: RoutingTable, now: clock.Now) -> bool:
+    """Fold a chunk of the wake rows that are due; return whether anything was decided."""
+    found = await tx.due_wakes(now, limits.CHUNK)
+    by_target: dict[str, list[Wake]] = {}
+    for wake in found:
+        by_target.setdefault(wake.target, []).append(wake)
+    undecided = await schedules.fire(tx, by_target.get("schedule", ()), now)
+    if children := by_target.get("child"):
+        undecided += await _delete(tx, children, await fold_dependencies.fold_children(tx, routing, children, now))
+    if parents := by_target.get("parent"):
+        undecided += await _delete(tx, parents, await fold_dependencies.fold_parents(tx, routing, parents, now))
+    if grouped := by_target.get("group"):
+        undecided += await _delete(tx, grouped, await groups.fold_groups(tx, grouped, now))
+    if requeued := by_target.get("requeue"):
+        await admin.requeue_children(tx, routing, sorted({wake.number for wake in requeued}), now, limits.CHUNK)
+        await _delete(tx, requeued, [])
+    if at_gates := by_target.get("gate"):
+        undecided += await _delete(tx, at_gates, await gates.fold(tx, routing, at_gates, now))
+    await tx.move_wakes([wake.wake for wake in undecided], now.wall_ms + _AGAIN_MS)
+    return len(undecided) < len(found)
+
+
+async def _delete(tx: StoreTransaction, wakes: Sequence[Wake], undecided: list[Wake]) -> list[Wake]:
+    """Delete the wake rows that were folded; return the others."""
+    left = {wake.wake for wake in undecided}
+    await tx.delete_wakes([wake.wake for wake in wakes if wake.wake not in left])
+    return undecided

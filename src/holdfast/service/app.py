@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from itertools import count
@@ -19,12 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.client import queue_state
 from holdfast.client.async_api import decoding
 from holdfast.client.async_api.queue import AsyncQueue
-from holdfast.domain import errors
+from holdfast.domain import access as access_rules, errors
+from holdfast.domain.claims import Claim
+from holdfast.domain.job import columns_of
 from holdfast.service import (
     access,
     combining,
     event_streams,
-    held_claims,
     maintenance,
     openapi,
     operators,
@@ -45,6 +46,9 @@ access_log = logging.getLogger("holdfast.access")
 # Request ids name a request in the log, and are no secrets.
 _PROCESS_ID: Final = secrets.token_hex(6)
 _REQUEST_NUMBERS: Final = count(1)
+# How many claims are kept, and the longest payload of their jobs.
+_CLAIMS_KEPT_MAX: Final = 2_000
+_PAYLOAD_CHARS_KEPT_MAX: Final = 4_096
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
 
 
@@ -64,7 +68,7 @@ class Service:
         self.waiter = JobWaiter(self.runner, self.store.notifier)
         self.tail = event_streams.EventTail(self.runner)
         self.combined = combining.CombinedCalls(queue, self.runner)
-        self.held = held_claims.HeldClaims()
+        self.held = HeldClaims()
         self.maintenance = maintenance.ServiceMaintenance(self.store) if maintains else None
         self.openapi = problems.encode(openapi.document(ROUTES))
 
@@ -271,3 +275,38 @@ def make_app(
     # Not `middleware`, which would add two layers for errors to our own.
     app.middleware_stack = Requests(app.router)
     return app
+
+
+class HeldClaims:
+    """The claims that this process has handed out, so that most settlements need not read their job first.
+
+    It keeps a bounded number of recent claims by job, but none of large jobs.
+
+    A kept claim proves nothing: the operation that gets it compares epoch and token in its transaction, as it does
+    with the claim of a worker. If it is missing, for example because another process made it, the job is read.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+
+    def keep(self, claims: Iterable[Claim]) -> None:
+        """Keep the claims that are handed out."""
+        for claim in claims:
+            row = columns_of(claim.job)
+            if len(row.payload_json) <= _PAYLOAD_CHARS_KEPT_MAX:
+                self._claims[row.id] = claim
+        while len(self._claims) > _CLAIMS_KEPT_MAX:
+            del self._claims[next(iter(self._claims))]
+
+    def take(
+        self, job_id: str, epoch: int, lease_token: str, tenant: str | None, grants: access_rules.Grants
+    ) -> Claim | None:
+        """Return the claim that is settled and forget it, or None if it is not kept or the caller may not see it."""
+        claim = self._claims.get(job_id)
+        if claim is None or (claim.epoch, claim.lease_token) != (epoch, lease_token):
+            return None
+        row = columns_of(claim.job)
+        if tenant not in {None, row.tenant} or not access_rules.covers(grants, row.lane, row.kind):
+            return None
+        del self._claims[job_id]
+        return claim

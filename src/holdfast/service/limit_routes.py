@@ -1,9 +1,13 @@
-"""Rows of the route table for limits by key."""
+"""Limits by key, which concern all tenants: handlers and rows of the route table."""
 
 from typing import Any, Final
 
-from holdfast.domain import limits
-from holdfast.service import call, flow_limits, schemas
+from starlette.responses import Response
+
+from holdfast import json_view
+from holdfast.domain import gates, limits
+from holdfast.operations import flow_limits
+from holdfast.service import call, schemas
 
 _LIMIT: Final[dict[str, Any]] = {
     "name": "llm",
@@ -40,13 +44,48 @@ _NEW: Final[dict[str, Any]] = {
 }
 _OPTIONS: Final[dict[str, Any]] = {"any_tenant": True, "any_job": True}
 
+
+async def list_limits(request: call.Call) -> Response:
+    """Return all limits."""
+    return call.reply({"limits": [json_view.limit(one) for one in await request.queue.limits.list()]})
+
+
+async def get_limit(request: call.Call) -> Response:
+    """Return one limit."""
+    return call.reply(json_view.limit(await request.queue.limits.get(request.path["limit"])))
+
+
+async def put_limit(request: call.Call) -> Response:
+    """Set a limit."""
+    options: dict[str, Any] = dict(request.body)
+    limit = gates.check_limit(request.path["limit"], options)
+    return call.reply(
+        json_view.limit(await request.service.runner.write(flow_limits.set_limit, limit, request.caller.actor))
+    )
+
+
+async def remove_limit(request: call.Call) -> Response:
+    """Delete a limit."""
+    name = gates.check_name(request.path["limit"])
+    return call.reply(
+        json_view.limit(await request.service.runner.write(flow_limits.remove_limit, name, request.caller.actor))
+    )
+
+
+async def show_use(request: call.Call) -> Response:
+    """Return how a key uses each limit."""
+    return call.reply(
+        {"limits": [json_view.key_use(one) for one in await request.queue.limits.show(request.query["key"])]}
+    )
+
+
 LIMITS: Final = (
     call.Endpoint(
         "GET",
         "/v1/limits",
         "list_limits",
         "List the limits by key",
-        flow_limits.list_limits,
+        list_limits,
         ("read",),
         schemas.shape(limits={"type": "array", "items": schemas.ref("Limit")}),
         {"limits": [_LIMIT]},
@@ -57,7 +96,7 @@ LIMITS: Final = (
         "/v1/limits/{limit}",
         "get_limit",
         "Get one limit by key",
-        flow_limits.get,
+        get_limit,
         ("read",),
         schemas.ref("Limit"),
         _LIMIT,
@@ -69,7 +108,7 @@ LIMITS: Final = (
         "/v1/limits/{limit}",
         "set_limit",
         "Set a limit by key",
-        flow_limits.put,
+        put_limit,
         (),
         schemas.ref("Limit"),
         _LIMIT,
@@ -83,7 +122,7 @@ LIMITS: Final = (
         "/v1/limits/{limit}/remove",
         "remove_limit",
         "Delete a limit by key; jobs that wait for room become ready",
-        flow_limits.remove,
+        remove_limit,
         (),
         schemas.ref("Limit"),
         _LIMIT,
@@ -95,7 +134,7 @@ LIMITS: Final = (
         "/v1/limit-use",
         "show_limit_use",
         "Get how a key uses each limit",
-        flow_limits.show,
+        show_use,
         ("read",),
         schemas.shape(limits={"type": "array", "items": schemas.ref("KeyUse")}),
         {"limits": [_USE]},

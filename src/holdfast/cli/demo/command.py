@@ -3,12 +3,16 @@
 This module contains the command: it creates the store, runs the scenario and prints the summary.
 """
 
+import asyncio
+import logging
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -19,16 +23,17 @@ from rich.table import Table
 from rich.text import Text
 
 import holdfast
-from holdfast.cli import errors, options
+from holdfast.cli import errors, options, serving
 from holdfast.cli.demo import picture, plan, processes
 from holdfast.cli.demo.checks import Check, Record, collect, examine
 from holdfast.cli.demo.story import GaveUp, Story
-from holdfast.cli.demo.web import dashboard
 from holdfast.cli.terminal import Terminal
 
 _NORMAL_SECONDS: Final = 30.0
 _WEB_SECONDS: Final = 90.0
 _FAST_SECONDS: Final = 7.0
+_STOP_SECONDS: Final = 15.0
+"""How long the dashboard may take to stop."""
 
 EPILOG = """
 Examples:
@@ -75,7 +80,7 @@ def demo(terminal: Terminal, seconds: float | None, fast: bool, keep: Path | Non
     with _clean_up_on_signals(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, ExitStack() as stack:
         url = str(keep or Path(folder) / "demo.db")
         queue = stack.enter_context(holdfast.connect(url))
-        address = stack.enter_context(dashboard(url)) if web else None
+        address = stack.enter_context(_dashboard(url)) if web else None
         if address is not None:
             terminal.line(f"Open {address}/ in a browser.", "bold")
             sys.stdout.flush()
@@ -198,3 +203,40 @@ def _program() -> str:
         return "python -m holdfast.cli"
     here = Path.cwd()
     return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))
+
+
+@contextmanager
+def _dashboard(url: str) -> Iterator[str]:
+    """Serve the dashboard of a queue on a free port of this machine, without tokens; return its address."""
+    try:
+        from holdfast.dashboard import application  # noqa: PLC0415
+        from holdfast.service import server  # noqa: PLC0415
+        from holdfast.service.settings import ServiceSettings  # noqa: PLC0415
+    except ImportError as error:
+        raise serving.missing_extra("dashboard", "server", error) from None
+    # Each request would be a line between those of the demo.
+    logging.getLogger("holdfast").setLevel(logging.WARNING)
+    listener = server.listen("127.0.0.1", 0)
+    started: Future[Callable[[], object]] = Future()
+
+    async def serve() -> None:
+        queue = holdfast.connect_async(url)
+        settings = ServiceSettings(tokens=False)
+        await server.serve(queue, listener, settings, started.set_result, application.mounted())
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run, name="dashboard", daemon=True)
+    thread.start()
+    stop = started.result()
+    try:
+        yield f"{server.url_of(listener)}/dashboard"
+    finally:
+        stop()
+        thread.join(_STOP_SECONDS)

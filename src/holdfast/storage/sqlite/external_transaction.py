@@ -2,15 +2,22 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from holdfast.domain import errors
+from holdfast.domain.claims import Claim, ClaimRequest
 from holdfast.domain.clock import Clock
+from holdfast.domain.job import Job
+from holdfast.domain.new_job import CheckedJob
+from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.storage import cancellation, notifications, runners, store
-from holdfast.storage.sqlite import aio_transaction, transaction
+from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
+from holdfast.storage.query_names import QueryName
+from holdfast.storage.sql_queries import Row, Rows
+from holdfast.storage.sqlite import transaction
 from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.sql import QUERIES
@@ -154,7 +161,7 @@ class SqliteAsyncExternalTransaction:
             await self._check(cursor)
             await cursor.execute(_OPEN)
             try:
-                tx = aio_transaction.AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
+                tx = AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
                 result = await operation(tx)
             except BaseException:
                 if self.connection.in_transaction:
@@ -221,3 +228,32 @@ def _refuse_other_file(path: str, databases: list[Any]) -> None:
     opened = next((row[2] for row in databases if row[1] == "main"), "")
     if not opened or path == MEMORY or not Path(opened).samefile(path):
         raise errors.InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")
+
+
+class AioSqliteTransaction(transaction.SqliteTransaction):
+    """An open transaction on a connection of aiosqlite."""
+
+    __slots__ = ()
+
+    async def _send_many(self, name: QueryName, rows: Sequence[Row]) -> int:
+        self._observe(name)
+        await self._cursor.executemany(QUERIES[name], rows)
+        return int(self._cursor.rowcount)
+
+    async def _send(self, text: str, values: Mapping[str, Any] | Row, name: QueryName) -> Rows:
+        self._observe(name)
+        cursor = self._cursor
+        await cursor.execute(text, values)
+        return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
+
+    async def insert_plain(self, new: CheckedJob) -> Job | None:
+        """Return None: only sync connections have plain forms of single calls."""
+        return None
+
+    async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
+        """Return None."""
+        return None
+
+    async def finish_held(self, settlements: Sequence[tuple[Claim, CheckedOutcome]]) -> FinishedJobs:
+        """Finish none."""
+        return FinishedJobs(await self.now(), {})
