@@ -46,8 +46,8 @@ def job(one: Job) -> Document:
 def job_text(one: Job) -> str:
     """Return the public fields of a job as JSON text.
 
-    Written as text, because every answer of the service about a job has it: payload, result and tags are stored as
-    JSON and are copied, neither decoded nor encoded. An encoded payload or result stays encoded.
+    Payload, result and tags are stored as JSON and are copied without being parsed, because the service returns many
+    jobs. A payload or result that a codec has encoded stays encoded.
     """
     row = row_of(one)
     # Unpacked in the order of the columns: with this many, reading attributes would take a third of the time.

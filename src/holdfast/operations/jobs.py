@@ -1,4 +1,4 @@
-"""Reading jobs, attempts, counts and the health report."""
+"""Reading jobs, attempts, counts, events and the health report."""
 
 import difflib
 from collections.abc import Sequence
@@ -276,7 +276,7 @@ def event_position(cursor: str) -> contract.EventPosition:
     raise errors.InvalidInput("after", f"{cursor!r} is not a cursor of the event log")
 
 
-async def page(
+async def event_page(
     tx: contract.StoreTransaction, after: str | None, limit: int, tenant: str | None
 ) -> tuple[EventPage, bool]:
     """Return the events after a cursor, or from the oldest stored one, and whether more are held back.

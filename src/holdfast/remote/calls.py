@@ -332,7 +332,7 @@ async def problems(http: Http) -> list[results.Finding]:
     return [results.Finding(**one) for one in (await http.get(path("problems")))["findings"]]
 
 
-@over_http(job_operations.page)
+@over_http(job_operations.event_page)
 async def page(http: Http, after: str | None, limit: int, tenant: str | None) -> tuple[events.EventPage, bool]:
     """Return a page of events; the server has waited for those that were held back."""
     reply = await http.get(path("events"), {"after": after, "limit": limit, "tenant": tenant})

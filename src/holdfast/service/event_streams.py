@@ -65,7 +65,7 @@ class EventTail:
         self, after: contract.EventPosition, limit: int
     ) -> tuple[tuple[Event, ...], contract.EventPosition]:
         """Return the events after a position that can be read now, and the last position."""
-        page, _ = await self._runner.read(job_operations.page, contract.cursor_of(after), limit, None)
+        page, _ = await self._runner.read(job_operations.event_page, contract.cursor_of(after), limit, None)
         return page.events, job_operations.event_position(page.cursor)
 
     async def open(self, stream: streams.EventStream, after: contract.EventPosition | None) -> contract.EventPosition:

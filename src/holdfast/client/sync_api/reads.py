@@ -119,7 +119,7 @@ class JobReads:
         left = _HELD_BACK_SECONDS
         with self._runner.listen() as listener:
             while True:
-                page, held_back = self._runner.read(job_operations.page, after, limit, tenant)
+                page, held_back = self._runner.read(job_operations.event_page, after, limit, tenant)
                 if not held_back or left <= 0:
                     return page
                 # An open transaction may still add earlier events. Wait for its commit, to return a complete page.
