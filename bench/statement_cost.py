@@ -95,7 +95,7 @@ class Statements:
         [row] = cursor.fetchall()
         lease = {"seq": row[1], "holder": 1, "lease_token": _TOKEN, "lease_until_ms": self._now, "acknowledged": 1}
         cursor.execute(QUERIES["job_claim_next"], {**lease, "started_at_ms": self._now})
-        self._held.append((row[1], row[13] + 1))
+        self._held.append((row[1], row[7] + 1))
 
     def _finish(self) -> None:
         seq, epoch = self._held.pop()

@@ -5,10 +5,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from holdfast.domain import strict_json
+from holdfast.domain import limits, strict_json, transitions
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_under
 from holdfast.domain.clock import Now
-from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
+from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, job_of
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
+from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.sql_queries import Row
@@ -17,6 +19,9 @@ from holdfast.storage.sqlite import sql
 PAYLOAD_CHARS_MAX: Final = 1_024
 """Larger payloads are stored apart."""
 _READY, _SCHEDULED = STATE_NUMBERS["ready"], STATE_NUMBERS["scheduled"]
+
+PACKED: Final = 9
+"""The index, in a row of a plain claim, of the column with the values that few jobs have; null for the others."""
 
 # The values of a job that are in `extra` if they differ from these.
 RARE: Final[Mapping[str, Any]] = {
@@ -202,11 +207,43 @@ def new_row(route: int, job: JobRow) -> Row:
     return (job.seq, job.id, STATE_NUMBERS[job.state], route, *_added(job), extra_of(job), stored)
 
 
+class Seldom(NamedTuple):
+    """The values of a ready job that a plain claim reads as one column, because most jobs have the same."""
+
+    fair_key: str
+    affinity: str | None
+    enqueued_at_ms: int
+    deadline_at_ms: int | None
+    attempt: int
+    max_attempts: int
+    unacknowledged: int
+    cancel_requested: int
+    suspect: int
+    dedupe_key: str | None
+    dedupe_kind: str | None
+    event_count: int
+    extra: str | None
+    root: str | None
+    gate: int | None
+
+
+def seldom(row: Row) -> Seldom:
+    """Return these values of a row of a plain claim."""
+    tenant, due_at_ms, epoch, packed = row[3], row[6], row[7], row[PACKED]
+    if packed is not None:
+        return Seldom(*strict_json.decode(packed))
+    none = None
+    return Seldom(
+        *(tenant, none, due_at_ms, none, epoch, limits.MAX_ATTEMPTS_DEFAULT, 0, 0, 0, none, none, 0, none, none, none)
+    )
+
+
 def ready_job(routing: RoutingTable, row: Row) -> JobRow:
     """Return the ready job of a row of a plain claim, without its last attempt, which the claim overwrites."""
-    _, seq, job_id, tenant, fair_key, priority, affinity, payload, enqueued_at_ms, due_at_ms = row[:10]
-    deadline_at_ms, attempt, max_attempts, epoch, unacknowledged, cancel_requested, suspect = row[10:17]
-    key, kind, events, route, extra, root = row[17:23]
+    _, seq, job_id, tenant, priority, payload, due_at_ms, epoch, route, _ = row[:10]
+    few: tuple[Any, ...] = seldom(row)
+    fair_key, affinity, enqueued_at_ms, deadline_at_ms, attempt, max_attempts = few[:6]
+    unacknowledged, cancel_requested, suspect, key, kind, events, extra, root, _ = few[6:]
     lane, job_kind, requires_json, _, _ = routing.by_number[route].key
     rare = _USUAL if extra is None else (*map({**RARE, **strict_json.decode(extra)}.__getitem__, RARE),)
     (headers, tags, backoff, record_all, digest, parent), rest = rare[:6], rare[9:]
@@ -222,3 +259,73 @@ def ready_job(routing: RoutingTable, row: Row) -> JobRow:
             *(none, none, none, record_all, events),
         ),
     )
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+class PlainClaim(NamedTuple):
+    """What the jobs of one plain claim have in common."""
+
+    routing: RoutingTable
+    request: ClaimRequest
+    now: Now
+
+
+def is_recorded(row: Row) -> bool:
+    """Return whether every transition of a job is recorded, so that its claim has no plain form."""
+    return row[PACKED] is not None and "record_all" in row[PACKED]
+
+
+def fair_key_in(row: Row) -> str:
+    """Return the fairness key of a job in a row of a plain claim."""
+    return row[3] if row[PACKED] is None else seldom(row).fair_key
+
+
+def claim_of(claimed: PlainClaim, row: Row, index: int) -> Claim:
+    """Return the claim of a job, which is the one with this index among the jobs of a plain claim."""
+    request = claimed.request
+    fence = tuple.__new__(JobFence, (row[1], row[2], row[7] + 1, request.lease_token))
+    return held_under(fence, job_of(_ClaimedRow(claimed, row, index)), request.lease_ms)
+
+
+class _ClaimedRow(LazyRow):
+    """The row of a job after a plain claim; *row* is what the claim has read, `transitions.claim` makes the rest."""
+
+    __slots__ = ("_claim", "_index", "_row")
+
+    def __init__(self, claim: PlainClaim, row: Row, index: int) -> None:
+        self._claim = claim
+        self._row = row
+        self._index = index
+
+    seq = property(lambda self: self._row[1])
+    id = property(lambda self: self._row[2])
+    tenant = property(lambda self: self._row[3])
+    payload_json = property(lambda self: self._row[5])
+    priority = property(lambda self: self._row[4])
+    suspect = property(lambda self: seldom(self._row).suspect)
+    due_at_ms = property(lambda self: self._row[6])
+    started_at_ms = property(lambda self: self._claim.now.wall_ms)
+    event_count = property(lambda self: 0 if self._row[PACKED] is None else seldom(self._row).event_count)
+    kind = property(lambda self: self._claim.routing.by_number[self._row[8]].key.kind)
+    lane = property(lambda self: self._claim.routing.by_number[self._row[8]].key.lane)
+    failure_reason = property(lambda self: None if self._row[PACKED] is None else self.make().failure_reason)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many claims in a row were not acknowledged."""
+        if self._index < self._claim.request.acknowledged:
+            return 0
+        return seldom(self._row).unacknowledged + 1
+
+    def done_at(self, now_ms: int) -> Ended:
+        """Return what is counted of the job if it is done."""
+        row, claim = self._row, self._claim
+        key, started_ms = claim.routing.by_number[row[8]].key, claim.now.wall_ms
+        return tuple.__new__(Ended, (key[0], key[1], "done", started_ms - row[6], now_ms - started_ms))
+
+    def make(self) -> JobRow:
+        """Return the row."""
+        routing, request, now = self._claim
+        return transitions.claim(ready_job(routing, self._row), request, self._index, now).after

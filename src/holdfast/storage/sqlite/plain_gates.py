@@ -1,8 +1,7 @@
 """Plain claims of jobs with limits: one statement reads all their gates; the claim is plain if all jobs have room."""
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 from holdfast.domain import gates, strict_json
 from holdfast.domain.clock import Now
@@ -11,11 +10,10 @@ from holdfast.domain.routing import RoutingTable
 from holdfast.storage.gates_contract import GateKey
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
+from holdfast.storage.sqlite.narrow_rows import seldom
 
-_SEQ, _TENANT, _AFFINITY, _ROUTE, _EXTRA, _GATE = 1, 3, 6, 20, 21, 23
+_SEQ, _TENANT, _ROUTE = 1, 3, 8
 """The places of columns in a row of a plain claim."""
-_by_columns: Final = itemgetter(_ROUTE, _TENANT, _AFFINITY)
-_by_tags: Final = itemgetter(_ROUTE, _TENANT, _AFFINITY, _EXTRA)
 
 
 async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], now: Now) -> list[int | None] | None:
@@ -45,7 +43,7 @@ async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], 
             if number is None or limit.concurrency is not None:
                 number = numbers[key]
         for index in indexes:
-            if rows[index][_GATE] is not None and rows[index][_GATE] != number:
+            if seldom(rows[index]).gate not in {None, number}:
                 # Another gate has offered it room, and others may wait there.
                 return None
             counting[index] = number
@@ -71,23 +69,23 @@ async def _groups(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row]
     given: dict[int, str | None] = {}
     if any("given" in source for source in sources):
         given = {seq: at.given for seq, at in (await tx.jobs_at_gates([row[_SEQ] for row in rows])).items()}
-    same: Any = _by_tags if with_tags else _by_columns
     places: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
-        places.setdefault((same(row), given.get(row[_SEQ])), []).append(index)
+        few = seldom(row)
+        same = (row[_ROUTE], row[_TENANT], few.affinity, few.extra if with_tags else None, given.get(row[_SEQ]))
+        places.setdefault(same, []).append(index)
     groups = []
-    for (_, given_key), indexes in places.items():
-        row = rows[indexes[0]]
-        found = ((limit, _key(limit, row, given_key)) for limit in limits[row[_ROUTE]])
+    for (route, *same_values), indexes in places.items():
+        found = ((limit, _key(limit, *same_values)) for limit in limits[route])
         groups.append(([(limit, (limit.number, key)) for limit, key in found if key is not None], indexes))
     return groups
 
 
-def _key(limit: LimitRow, row: Row, given: str | None) -> str | None:
+def _key(limit: LimitRow, tenant: str, affinity: str | None, extra: str | None, given: str | None) -> str | None:
     tags = "{}"
-    if row[_EXTRA] is not None and gates.TAG in limit.key_source:
-        tags = strict_json.decode(row[_EXTRA]).get("tags_json", tags)
-    return limit.key_among(row[_TENANT], row[_AFFINITY], tags, given)
+    if extra is not None and gates.TAG in limit.key_source:
+        tags = strict_json.decode(extra).get("tags_json", tags)
+    return limit.key_among(tenant, affinity, tags, given)
 
 
 async def _read(tx: SqlTransaction, routing: RoutingTable, keys: Mapping[GateKey, int]) -> list[Row]:

@@ -8,12 +8,11 @@ from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, fence_of, held_under
+from holdfast.domain.claims import Claim, ClaimRequest, fence_of
 from holdfast.domain.clock import Clock, Now
-from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, columns_of, job_of
+from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
 from holdfast.domain.results import Finding
-from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import Route, RoutingTable
 from holdfast.storage.contract import JobPosition, OvertakenError, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
@@ -184,9 +183,9 @@ class SqliteTransaction(SqlTransaction):
         cursor = self._cursor
         cursor.execute(plan.text, (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder))
         rows = cursor.fetchall()
-        if not rows or _is_recorded(rows[0]) or (not one_job and any(map(_is_recorded, rows))):
+        if not rows or narrow_rows.is_recorded(rows[0]) or (not one_job and any(map(narrow_rows.is_recorded, rows))):
             return None
-        claimed = _PlainClaim(plans.routing, request, now)
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now)
         if plan.name == "ready_plain_stream":
             rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
         row = rows[-1]
@@ -202,9 +201,9 @@ class SqliteTransaction(SqlTransaction):
             cursor.execute(_CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, rows)
-        claims = [_claim_of(claimed, row, index) for index, row in enumerate(rows)]
+        claims = [narrow_rows.claim_of(claimed, row, index) for index, row in enumerate(rows)]
         self._forms["claim plain"] += 1
-        last_fair_key, fair_key, scope = row[0], row[4], f"{plan.scope}{row[5]}"
+        last_fair_key, fair_key, scope = row[0], narrow_rows.fair_key_in(row), f"{plan.scope}{row[4]}"
         if len(rows) < request.limit:
             return ClaimedJobs(plans.routing, claims, scope, last_fair_key, fair_key)
         if fair_key != last_fair_key:
@@ -212,7 +211,7 @@ class SqliteTransaction(SqlTransaction):
         return ClaimedJobs(plans.routing, claims)
 
     async def _lease_many(
-        self, claimed: "_PlainClaim", rows: Sequence[Row], counting: Sequence[int | None] | None = None
+        self, claimed: narrow_rows.PlainClaim, rows: Sequence[Row], counting: Sequence[int | None] | None = None
     ) -> None:
         """Lease the jobs of *rows*, each at the gate that counts it if they are *counting*."""
         _, request, now = claimed
@@ -447,8 +446,6 @@ class SqliteTransaction(SqlTransaction):
 
 
 _NO_PREFERENCE: Final = claim_order.Preference()
-_new_tuple: Final = tuple.__new__
-"""Makes a named tuple in a third of the time."""
 _PLAIN_ROUTES_MAX: Final = 32
 _PLANS_MAX: Final = 1_024
 _CLAIM_PARAMETERS: Final = ("scope", "version", "wall_now", "lease_now", "chosen_token", "worker", "incarnation")
@@ -467,9 +464,7 @@ _HELD_PARAMETERS: Final = ("seq", "result", "now", "epoch", "token", "lease_now"
 _, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count", "gated")
 _, _DONE_HELD = sql.numbered("job_done_held_one", *_HELD_PARAMETERS)
 _, _APPEND_DONE = sql.numbered("events_append_done_one", "seq", "at_ms")
-_EXTRA: Final = 21
-"""The index of `extra` among their columns."""
-_by_due_time: Final = itemgetter(9, 1)
+_by_due_time: Final = itemgetter(6, 1)
 _place: Final = itemgetter(-1)
 """The place of the fair_key among the next ones."""
 _GROUP_MIN: Final = 8
@@ -537,58 +532,3 @@ class _Plans:
         name, text = _PLAIN_QUERIES[len(routes) == 1, request.limit == 1]
         shown = numbers[0] if len(routes) == 1 else strict_json.compact(numbers)
         return _PlainSelection(name, text, shown, request.fair_scope_prefix(), routing.is_gated(routes))
-
-
-class _PlainClaim(NamedTuple):
-    """What the jobs of one plain claim have in common."""
-
-    routing: RoutingTable
-    request: ClaimRequest
-    now: Now
-
-
-def _is_recorded(row: Row) -> bool:
-    """Return whether every transition of a job is recorded, so that its claim has no plain form."""
-    return row[_EXTRA] is not None and "record_all" in row[_EXTRA]
-
-
-def _claim_of(claimed: _PlainClaim, row: Row, index: int) -> Claim:
-    request = claimed.request
-    fence = _new_tuple(JobFence, (row[1], row[2], row[13] + 1, request.lease_token))
-    return held_under(fence, job_of(_ClaimedRow(claimed, row, index)), request.lease_ms)
-
-
-class _ClaimedRow(LazyRow):
-    """The row of a job after a plain claim; *row* is what the claim has read, `transitions.claim` makes the rest."""
-
-    __slots__ = ("_claim", "_index", "_row")
-
-    def __init__(self, claim: _PlainClaim, row: Row, index: int) -> None:
-        self._claim = claim
-        self._row = row
-        self._index = index
-
-    seq = property(lambda self: self._row[1])
-    id = property(lambda self: self._row[2])
-    tenant = property(lambda self: self._row[3])
-    payload_json = property(lambda self: self._row[7])
-    priority = property(lambda self: self._row[5])
-    suspect = property(lambda self: self._row[16])
-    due_at_ms = property(lambda self: self._row[9])
-    started_at_ms = property(lambda self: self._claim.now.wall_ms)
-    event_count = property(lambda self: self._row[19])
-    kind = property(lambda self: self._claim.routing.by_number[self._row[20]].key.kind)
-    lane = property(lambda self: self._claim.routing.by_number[self._row[20]].key.lane)
-    failure_reason = property(lambda self: None if self._row[_EXTRA] is None else self.make().failure_reason)
-    unacknowledged = property(lambda self: 0 if self._index < self._claim.request.acknowledged else self._row[14] + 1)
-
-    def done_at(self, now_ms: int) -> Ended:
-        """Return what is counted of the job if it is done."""
-        row, claim = self._row, self._claim
-        key, started_ms = claim.routing.by_number[row[20]].key, claim.now.wall_ms
-        return _new_tuple(Ended, (key[0], key[1], "done", started_ms - row[9], now_ms - started_ms))
-
-    def make(self) -> JobRow:
-        """Return the row."""
-        routing, request, now = self._claim
-        return transitions.claim(narrow_rows.ready_job(routing, self._row), request, self._index, now).after
