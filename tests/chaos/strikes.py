@@ -16,11 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast.storage
 
 _STORES = str(Path(holdfast.storage.__file__).parent)
+_DRIVER = str(Path(psycopg.__file__).parent)
 # Modules that hold no resources themselves.
 _HOLDS_NOTHING = tuple(
     str(Path(_STORES) / name) for name in ("contract.py", "select_ready.py", "sql_", "randomness.py")
@@ -46,16 +48,18 @@ def discard_interrupted_coroutines() -> Iterator[None]:
 class Strike:
     """Raises KeyboardInterrupt in this thread at the *first*-th point, and again *again* points after that.
 
-    Only points in storage modules that hold resources count, and in the context managers and locks they use.
+    Only points in storage modules that hold resources count, and in the context managers and locks they use; with
+    *driver* also those in the driver of PostgreSQL.
     """
 
-    def __init__(self, first: int, again: int | None = None) -> None:
+    def __init__(self, first: int, again: int | None = None, *, driver: bool = False) -> None:
         self.struck = 0
         self.passed = 0
         """The number of points that were reached."""
         self.places: list[str] = []
         self._left = first
         self._again = again
+        self._folders = (_STORES, _DRIVER) if driver else (_STORES,)
 
     def during(self, work: Callable[[], Any]) -> Any:
         """Call *work*, which is interrupted unless it returns earlier."""
@@ -67,17 +71,21 @@ class Strike:
             sys.settrace(None)
 
     def _profile(self, frame: FrameType, event: str, _argument: object) -> None:
-        if (event == "c_return" or (event == "call" and _entered(frame))) and _counts(frame):
+        if (event == "c_return" or (event == "call" and _entered(frame))) and self._counts(frame):
             self._come(frame)
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
         """Continue counting after the first interrupt, which ends profiling, in the next calls."""
-        if not _counts(frame):
+        if not self._counts(frame):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if _entered(frame):
             self._come(frame)
         return _CallReturns(self._come).trace
+
+    def _counts(self, frame: FrameType) -> bool:
+        name = frame.f_code.co_filename
+        return name in _LIBRARY or (name.startswith(self._folders) and not name.startswith(_HOLDS_NOTHING))
 
     def _come(self, frame: FrameType) -> None:
         self.passed += 1
@@ -116,8 +124,3 @@ def _is_call(frame: FrameType) -> bool:
 def _entered(frame: FrameType) -> bool:
     """Return whether a frame starts or resumes; no signal is handled while an error is thrown into it."""
     return frame.f_lasti < 0 or dis.opname[frame.f_code.co_code[frame.f_lasti]] != "YIELD_VALUE"
-
-
-def _counts(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name in _LIBRARY or (name.startswith(_STORES) and not name.startswith(_HOLDS_NOTHING))

@@ -18,6 +18,8 @@ import pytest
 import holdfast
 from holdfast import Conflict, HoldfastError
 from holdfast.client.connect import queue_on
+from holdfast.client.queue_state import state_of
+from holdfast.storage.sqlite.readers import _Loan
 from holdfast.storage.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.strikes import Strike, discard_interrupted_coroutines  # noqa: F401
@@ -292,3 +294,30 @@ def test_a_statement_left_open_by_an_interrupt_does_not_keep_an_old_view(path: s
                 raise AssertionError(one.places) from error
             if not one.struck:
                 break
+
+
+class _StruckList(list[sqlite3.Cursor]):
+    """A list whose next append is interrupted as it returns."""
+
+    def append(self, one: sqlite3.Cursor) -> None:
+        super().append(one)
+        raise KeyboardInterrupt
+
+
+def test_a_loan_that_is_ended_again_does_not_return_a_cursor_that_another_reader_has(queue: holdfast.Queue) -> None:
+    assert queue.get("there").kind == "task"
+    readers = state_of(queue).store._readers  # type: ignore[attr-defined]
+    [cursor] = readers._idle
+    interrupted, other, third = _Loan(None), _Loan(None), _Loan(None)
+    readers._lend(interrupted)
+    readers._idle = _StruckList()
+    with pytest.raises(KeyboardInterrupt):
+        readers._take_back(interrupted)
+    readers._idle = list(readers._idle)
+    readers._lend(other)
+    assert other.cursor is cursor
+    readers._take_back(interrupted)
+    readers._lend(third)
+    assert third.cursor is None
+    for loan in (other, third):
+        readers._take_back(loan)

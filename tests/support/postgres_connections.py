@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from holdfast.storage.postgres.pool import is_idle
+from holdfast.storage.postgres.pool import Loan, is_idle
 from holdfast.storage.postgres.store import PostgresStore
 
 _idle: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
@@ -45,14 +45,14 @@ def reuse(schema: str, store: PostgresStore, died: Callable[[], bool]) -> None:
         [[settings.identity]] = idle[0].execute(settings.texts.reading["schema_identity"].encode(), prepare=True)
         store._connector._ready = True
     store._threads._idle += idle
-    put_back = store._threads.put_back
+    end = store._threads.end
 
-    def roll_back(connection: psycopg.Connection[Any]) -> None:
-        if died() and _in_transaction(connection):
-            connection.pgconn.exec_(b"rollback")
-        put_back(connection)
+    def roll_back(loan: Loan) -> None:
+        if loan.connection is not None and died() and _in_transaction(loan.connection):
+            loan.connection.pgconn.exec_(b"rollback")
+        end(loan)
 
-    store._threads.put_back = roll_back  # type: ignore[method-assign]
+    store._threads.end = roll_back  # type: ignore[method-assign]
 
 
 def forget(schema: str) -> None:

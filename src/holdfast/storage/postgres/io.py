@@ -28,6 +28,9 @@ _ROWS: Final = ExecStatus.TUPLES_OK
 _FATAL: Final = ExecStatus.FATAL_ERROR
 _SYNCED: Final = ExecStatus.PIPELINE_SYNC
 
+# How long an interrupted call waits for the server to end its transactions.
+_DRAIN_SECONDS = 5.0
+
 
 class Statement(NamedTuple):
     """A statement with numbered parameters, and its values as text; those with format 1 are bytes as they are."""
@@ -125,6 +128,9 @@ class SyncIO:
             self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
         except psycopg.Error as error:
             return _committed(self.connection, results, error)
+        except BaseException:
+            self._end_exchange()
+            raise
         return _committed(self.connection, results)
 
     async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
@@ -141,11 +147,14 @@ class SyncIO:
     def _end_exchange(self) -> None:
         """Wait until the server has ended the transactions of an interrupted exchange.
 
-        So nothing is still in flight when the caller looks for what they have done.
+        So nothing is still in flight when the caller looks for what they have done. If the server does not respond,
+        or a second interrupt arrives, close the connection instead.
         """
         pgconn: PGconn = self.connection.pgconn
-        if pgconn.status != ConnStatus.BAD and pgconn.pipeline_status != PipelineStatus.OFF:
-            self.connection.wait(_drained(pgconn))
+        try:
+            self.connection.wait(_until(time.monotonic() + _DRAIN_SECONDS, _drained(pgconn)))
+        except (TimeoutError, psycopg.Error):
+            pgconn.finish()
 
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
@@ -299,13 +308,30 @@ def _exchange_alone(
 
 def _drained(pgconn: PGconn) -> PQGen[None]:
     """Read all replies of an exchange that was interrupted at any point."""
-    # Perhaps the interrupt came before the statements were sent, or before this: one more does no harm.
-    pgconn.pipeline_sync()
-    yield from send(pgconn)
-    while pgconn.status != ConnStatus.BAD:
-        if (yield from fetch(pgconn)) is None and pgconn.transaction_status != TransactionStatus.ACTIVE:
-            pgconn.exit_pipeline_mode()
-            return
+    piped = pgconn.status != ConnStatus.BAD and pgconn.pipeline_status != PipelineStatus.OFF
+    if piped:
+        # Perhaps the interrupt came before the statements were sent, or before this: one more does no harm.
+        pgconn.pipeline_sync()
+    if pgconn.transaction_status == TransactionStatus.ACTIVE:
+        yield from send(pgconn)
+    while pgconn.transaction_status == TransactionStatus.ACTIVE:
+        yield from fetch(pgconn)
+    if piped:
+        pgconn.exit_pipeline_mode()
+
+
+def _until(deadline: float, waiting: PQGen[None]) -> PQGen[None]:
+    """Run *waiting*; raise `TimeoutError` if it waits for the server after the *deadline*."""
+    try:
+        state = next(waiting)
+        while True:
+            # The driver also resumes it from time to time if nothing has arrived.
+            ready = yield state
+            if not ready and time.monotonic() > deadline:
+                raise TimeoutError
+            state = waiting.send(ready)
+    except StopIteration:
+        return
 
 
 def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:

@@ -10,81 +10,119 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.domain import errors
+from holdfast.storage.notifications import SyncListener
 
 _SIZE = 20
 _TIMEOUT_SECONDS = 10.0
 
 
+class Loan:
+    """The connection of one transaction of a thread, once it is open.
+
+    An *additional* connection, for a caller that already has one, does not count towards the limit: callers that each
+    have one must not wait for each other.
+    """
+
+    __slots__ = ("additional", "connection")
+
+    def __init__(self, *, additional: bool = False) -> None:
+        self.additional = additional
+        self.connection: psycopg.Connection[Any] | None = None
+
+
 class SyncPool:
-    """Connections for threads."""
+    """Connections for threads.
+
+    An interrupt may occur after any call, because a signal handler may run and raise in the main thread. So a caller
+    makes its loan first, and ends it whatever happens: `end` cleans up from any state and can be repeated. The slots
+    in use are the loans themselves. No `Condition` is used: its lock stays locked if an interrupt arrives while it is
+    taken or released, and all other threads would hang.
+    """
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
         self._connect = connect
-        self._changed = threading.Condition()
-        self._lent = 0
-        self._in_use: set[psycopg.Connection[Any]] = set()
-        self._additional: set[psycopg.Connection[Any]] = set()
+        self._mutex = threading.Lock()
+        self._loans: set[Loan] = set()
+        self._additional: set[Loan] = set()
+        self._waiting: dict[Loan, SyncListener] = {}
+        """The loans that wait for a slot, the oldest first; a listener is woken when there is one."""
         self._idle: list[psycopg.Connection[Any]] = []
         # Closes idle connections if the queue is garbage-collected.
         weakref.finalize(self, _finish_in, os.getpid(), self._idle)
 
-    def take(self, *, fresh: bool = False, additional: bool = False) -> psycopg.Connection[Any]:
-        """Lend a connection; a *fresh* one if idle connections may be dead.
-
-        An *additional* connection, for a caller that already has one, does not count towards the limit: callers that
-        each have one must not wait for each other.
-        """
+    def lend(self, loan: Loan, *, fresh: bool = False) -> psycopg.Connection[Any]:
+        """Give a connection to *loan* and return it; a *fresh* one if idle connections may be dead."""
         if fresh:
             self.close()
-        with self._changed:
-            if not additional:
-                if not self._changed.wait_for(lambda: self._lent < _SIZE, _TIMEOUT_SECONDS):
-                    raise _busy()
-                self._lent += 1
-            connection = self._idle.pop() if self._idle else None
-        try:
-            connection = connection or self._connect()
-        except BaseException:
-            if not additional:
-                self._release_slot()
-            raise
-        self._in_use.add(connection)
-        if additional:
-            self._additional.add(connection)
-        return connection
+        if not self._admit(loan):
+            self._wait_for_slot(loan)
+        if loan.connection is None:
+            loan.connection = self._connect()
+        return loan.connection
 
-    def put_back(self, connection: psycopg.Connection[Any]) -> None:
-        """Return the connection to the pool, or close it if it is not idle."""
-        self._in_use.discard(connection)
-        if is_idle(connection):
-            self._idle.append(connection)
-        else:
+    def _admit(self, loan: Loan) -> bool:
+        """Give *loan* a slot, and a connection if one is idle; return whether there was a slot."""
+        with self._mutex:
+            if loan.additional:
+                self._additional.add(loan)
+            elif len(self._loans) < _SIZE:
+                self._loans.add(loan)
+                self._leave(loan)
+            else:
+                if loan not in self._waiting:
+                    self._waiting[loan] = SyncListener()
+                return False
+            if self._idle:
+                loan.connection = self._idle[-1]
+                del self._idle[-1]
+            return True
+
+    def _wait_for_slot(self, loan: Loan) -> None:
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            self._waiting[loan].wait(left)
+            if self._admit(loan):
+                return
+        raise _busy()
+
+    def _leave(self, loan: Loan) -> None:
+        """Remove *loan* from those that wait, and wake the first of them if there is a free slot."""
+        self._waiting.pop(loan, None)
+        if self._waiting and len(self._loans) < _SIZE:
+            next(iter(self._waiting.values())).wake()
+
+    def end(self, loan: Loan) -> None:
+        """End the loan in any state; harmless if it has ended. Keep its connection, or close it if it is not idle."""
+        connection = loan.connection
+        if connection is not None and not is_idle(connection):
             connection.close()
-        if connection in self._additional:
-            self._additional.discard(connection)
-        else:
-            self._release_slot()
+            connection = None
+        with self._mutex:
+            # First: if this is repeated after an interrupt, another loan may have the connection.
+            loan.connection = None
+            if connection is not None:
+                self._idle.append(connection)
+            self._additional.discard(loan)
+            self._loans.discard(loan)
+            self._leave(loan)
 
     def interrupt(self) -> None:
         """Break the lent connections. Can be called from any thread."""
-        _break(list(self._in_use))
-
-    def _release_slot(self) -> None:
-        with self._changed:
-            self._lent -= 1
-            self._changed.notify()
+        loans = [*self._loans, *self._additional]
+        _break([loan.connection for loan in loans if loan.connection is not None])
 
     def close(self) -> None:
         """Close idle connections; lent ones are kept when they are returned, for later use of the queue."""
-        with self._changed:
+        with self._mutex:
             idle = self._idle[:]
             self._idle.clear()
         _finish(idle)
@@ -102,7 +140,7 @@ class AsyncPool:
         weakref.finalize(self, _finish_in, os.getpid(), self._idle)
 
     async def take(self, *, fresh: bool = False, additional: bool = False) -> psycopg.AsyncConnection[Any]:
-        """Lend a connection, as `SyncPool.take` does."""
+        """Lend a connection, as `SyncPool.lend` does."""
         if fresh:
             self.close()
         if not additional:
@@ -148,8 +186,13 @@ class AsyncPool:
 
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return whether the connection is alive and has no transaction open."""
-    return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+    """Return whether the connection is alive, has no transaction open and was not interrupted within an exchange."""
+    pgconn = connection.pgconn
+    return (
+        not connection.closed
+        and pgconn.transaction_status == TransactionStatus.IDLE
+        and pgconn.pipeline_status == PipelineStatus.OFF
+    )
 
 
 def _break(connections: list[Any]) -> None:

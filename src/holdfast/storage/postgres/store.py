@@ -19,7 +19,7 @@ from holdfast.storage.postgres import commits, external_transaction, notify
 from holdfast.storage.postgres.connection import PostgresConnector, described
 from holdfast.storage.postgres.errors import lost, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
-from holdfast.storage.postgres.pool import AsyncPool, SyncPool
+from holdfast.storage.postgres.pool import AsyncPool, Loan, SyncPool
 from holdfast.storage.postgres.transaction import PostgresState, run_transaction
 from holdfast.storage.rollup_buffer import RollupBuffer
 
@@ -99,9 +99,10 @@ class PostgresStore:
 
     def _run(self, operation: store.Operation[T], *, writes: bool, resent: bool = False) -> tuple[T, set[str]]:
         for fresh in (False, True):
-            connection = self._threads.take(fresh=fresh, additional=self._holds())
+            loan = Loan(additional=self._holds())
             try:
-                return runners.run_sync(self._attempt(operation, SyncIO(connection), writes=writes, resent=resent))
+                io = SyncIO(self._threads.lend(loan, fresh=fresh))
+                return runners.run_sync(self._attempt(operation, io, writes=writes, resent=resent))
             except commits.StaleConnectionError as error:
                 if fresh:
                     raise _unreachable(error) from error
@@ -109,7 +110,11 @@ class PostgresStore:
                 with _still_unknown(error):
                     return self._run(operation, writes=True, resent=True)
             finally:
-                self._threads.put_back(connection)
+                try:
+                    self._threads.end(loan)
+                finally:
+                    # Again, because an interrupt may have stopped the first call.
+                    self._threads.end(loan)
         raise AssertionError("unreachable")
 
     async def read_async(self, operation: store.Operation[T]) -> T:
@@ -202,11 +207,11 @@ class PostgresStore:
         self._check_process()
         self._refuse_holder()
         self._make_ready()
-        connection = self._open()
-        joined = external_transaction.PostgresSyncExternalTransaction(
-            self._state, SyncIO(connection), self._settings, self.notifier, own=True
-        )
+        loan = Loan()
         try:
+            joined = external_transaction.PostgresSyncExternalTransaction(
+                self._state, self._begin(loan), self._settings, self.notifier, own=True
+            )
             try:
                 with self._held(joined):
                     yield joined
@@ -215,23 +220,23 @@ class PostgresStore:
             finally:
                 runners.run_sync(commits.roll_back(joined.io, resets=joined.ran_sql))
         finally:
-            self._threads.put_back(connection)
+            try:
+                self._threads.end(loan)
+            finally:
+                self._threads.end(loan)
 
-    def _open(self) -> psycopg.Connection[Any]:
+    def _begin(self, loan: Loan) -> SyncIO:
         for fresh in (False, True):
-            connection = self._threads.take(fresh=fresh)
+            io = SyncIO(self._threads.lend(loan, fresh=fresh))
             try:
                 with translated(self._settings.schema):
-                    runners.run_sync(commits.begin(self._settings, SyncIO(connection), self._settings.begin_sharing))
+                    runners.run_sync(commits.begin(self._settings, io, self._settings.begin_sharing))
             except commits.StaleConnectionError as error:
-                self._threads.put_back(connection)
+                self._threads.end(loan)
                 if fresh:
                     raise _unreachable(error) from error
-            except BaseException:
-                self._threads.put_back(connection)
-                raise
             else:
-                return connection
+                return io
         raise AssertionError("unreachable")
 
     @asynccontextmanager
@@ -297,8 +302,8 @@ class PostgresStore:
         | external_transaction.PostgresAsyncExternalTransaction,
     ) -> Iterator[None]:
         holder = _current_caller()
-        self._holders.add(holder)
         try:
+            self._holders.add(holder)
             yield
         finally:
             self._holders.discard(holder)

@@ -455,9 +455,14 @@ async def run_joined(
 
 
 async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
-    if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-        undo = "rollback to holdfast_join"
+    if io.connection.pgconn.transaction_status not in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+        return
+    undo = "rollback to holdfast_join"
+    try:
         await io.message(undo if keep else f"{undo}; release holdfast_join")
+    except psycopg.errors.InvalidSavepointSpecification:
+        # An interrupt came before there was a savepoint, or after it was released; it ends the transaction.
+        return
 
 
 async def succeed_held(

@@ -114,12 +114,13 @@ class Readers:
         cursor = loan.cursor
         reusable = cursor is not None and not loan.broken and _rolled_back(cursor)
         with self._mutex:
-            if cursor is not None and cursor not in self._idle:
-                if reusable and len(self._idle) < _IDLE_MAX and not self._suspended:
-                    self._idle.append(cursor)
-                else:
-                    transaction.close_connection(cursor)
+            if cursor is not None and not (reusable and len(self._idle) < _IDLE_MAX and not self._suspended):
+                transaction.close_connection(cursor)
+                cursor = None
+            # Before it is idle: if this is repeated after an interrupt, another loan may have the cursor.
             loan.cursor = None
+            if cursor is not None:
+                self._idle.append(cursor)
             self._loans.discard(loan)
 
     def interrupt(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
