@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -40,21 +41,26 @@ def test_a_request_with_artifacts_and_an_exclusive_worker_takes_few_round_trips(
         content = [Artifact("request", b"{}", "application/json")]
         queue.enqueue("model", {}, job_id=job_id, affinity="large", tags={"model": "large"}, artifacts=content)
 
-    def claim() -> holdfast.Claim:
-        [found] = queue.claim_many(limit=1, worker="gateway", exclusive=True, incarnation="1", affinity="large")
-        claims.append(found)
-        return found
+    def claim() -> None:
+        claims.extend(queue.claim_many(limit=1, **worker))
 
     def settle() -> None:
-        queue.settle(claims[-1], Done({}, artifacts=[Artifact("response", b"{}", "application/json")]))
+        queue.settle(claims[-1], answered)
+
+    def settle_and_claim() -> None:
+        queue.settle_and_claim([(claims[-1], answered)], limit=1, **worker)
 
     claims: list[holdfast.Claim] = []
+    worker: Any = {"worker": "gateway", "exclusive": True, "incarnation": "1", "affinity": "large"}
+    answered = Done({}, artifacts=[Artifact("response", b"{}", "application/json")])
     # Routes, routing and prepared statements are then known.
     enqueue("first")
     claim()
-    settle()
-    counted = [_round_trips(wire, call) for call in (lambda: enqueue("second"), claim, settle)]
-    assert counted == [4, 7, 5]
+    settle_and_claim()
+    calls = (lambda: enqueue("second"), claim, settle, lambda: enqueue("third"), claim, settle_and_claim)
+    assert [_round_trips(wire, call) for call in calls] == [3, 4, 3, 3, 4, 4]
+    assert [claim.job.id for claim in claims] == ["first", "second", "third"]
+    assert queue.get("third").state == "done"
     [response] = [one for one in queue.artifacts("second") if one.name == "response"]
     assert response.size == 2
 

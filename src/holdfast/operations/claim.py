@@ -32,9 +32,7 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
         found = await tx.claim_plain(request)
         if found is not None:
             return found.claims if found.fair_scope is None else await _complete(tx, request, found)
-    claimer = await _read_claimer(tx, request)
-    routing, due, now = await tx.begin_claim()
-    return await _claim(tx, routing, request, claimer, due, now)
+    return await _claim(tx, request, *await _begin(tx, request))
 
 
 async def _complete(tx: StoreTransaction, request: ClaimRequest, found: ClaimedJobs) -> list[Claim]:
@@ -73,26 +71,29 @@ async def settle_and_claim(
         if started:
             await lease.acknowledge_held(tx, started)
         return settlements, await claim_jobs(tx, request)
-    claimer = await _read_claimer(tx, request)
-    routing, due, now = await tx.begin_claim()
+    if not indexes:
+        await settle.expect(tx, outcomes)
+    claimer, routing, due, now = await _begin(tx, request)
     settlements = await settle.settle_jobs(tx, outcomes, routing)
     await lease.acknowledge_held(tx, started)
     if any(checked.follow_ups for _, checked in outcomes):
         # Follow-ups may have added routes.
         routing = await tx.routing()
-    claims = await _claim(tx, routing, request, claimer, due, now)
+    claims = await _claim(tx, request, claimer, routing, due, now)
     return settlements, claims
 
 
-async def _read_claimer(tx: StoreTransaction, request: ClaimRequest) -> Claimer:
-    return await tx.read_claimer(request, resent=request.resent or tx.resent)
+async def _begin(
+    tx: StoreTransaction, request: ClaimRequest
+) -> tuple[Claimer, RoutingTable, frozenset[PassName], clock.Now]:
+    return await tx.begin_claim_of(request, resent=request.resent or tx.resent)
 
 
 async def _claim(
     tx: StoreTransaction,
-    routing: RoutingTable,
     request: ClaimRequest,
     claimer: Claimer,
+    routing: RoutingTable,
     due: frozenset[PassName],
     now: clock.Now,
 ) -> list[Claim]:

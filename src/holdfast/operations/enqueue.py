@@ -60,8 +60,9 @@ async def enqueue_jobs(
         shared = [] if is_plain else [new for new in checked_jobs if is_shared(new)]
         if not is_plain and any(new.dependencies is not None or new.on_end is not None for new in checked_jobs):
             await tx.use_edges()
-        routing, numbers = await tx.begin_enqueue(len(checked_jobs), _lock_numbers((), shared))
-        known, holders = await _lock_duplicates(tx, shared)
+        locks, matches = _lock_numbers((), shared), _matches(shared)
+        routing, numbers, duplicated = await tx.begin_enqueue(len(checked_jobs), locks, matches)
+        known, holders = _by_id_and_key(shared, duplicated)
         await _start_webhooks(tx, () if is_plain else checked_jobs)
         has_entries = not is_plain and any(new.entry is not None for new in checked_jobs)
         sessions = await session_enqueue.lock_sessions(tx, routing, checked_jobs) if has_entries else {}
@@ -107,7 +108,7 @@ async def enqueue_jobs(
 
 async def store_refused(tx: StoreTransaction, new: new_job.CheckedJob, reason: str, now: clock.Now) -> int:
     """Store a job that was refused as failed with this reason; return its number."""
-    routing, [seq] = await tx.begin_enqueue(1, [])
+    routing, [seq], _ = await tx.begin_enqueue(1)
     routing = await _intern_routes(tx, routing, {new.settings.route})
     call = _EnqueueCall(routing, now, {}, {}, {}, {}, [], {})
     job = _add_job(call, new, seq)
@@ -209,13 +210,12 @@ async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[
     return await tx.add_routes(missing)
 
 
-async def _lock_duplicates(
-    tx: StoreTransaction, shared: Sequence[new_job.CheckedJob]
+def _by_id_and_key(
+    shared: Sequence[new_job.CheckedJob], jobs: Sequence[JobRow]
 ) -> tuple[dict[str, JobRow], dict[new_job.DedupeKey, JobRow]]:
-    """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
-    if not shared:
+    """Return the stored *jobs* that have a chosen id or a dedupe key of *shared*, by id and by key."""
+    if not jobs:
         return {}, {}
-    jobs = await tx.lock_matching_jobs(_matches(shared))
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     holding = {_key_of(job): job for job in jobs if job.dedupe_key is not None and job.state in HOLDING_KEY}
     chosen = {new.id for new in shared if new.digest is not None}

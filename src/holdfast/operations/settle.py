@@ -26,7 +26,10 @@ async def settle_jobs(
     artifact is refused, only that outcome is rolled back.
     """
     if len(outcomes) != 1 or not is_plain_success(outcomes[0][1]):
-        return await settle_indexed(tx, outcomes, plain_indexes(outcomes), routing)
+        indexes = plain_indexes(outcomes)
+        if routing is None and not indexes:
+            await expect(tx, outcomes)
+        return await settle_indexed(tx, outcomes, indexes, routing)
     finished = await tx.finish_held(outcomes)
     if settled := _accept_one(tx, *outcomes[0], finished):
         return [settled]
@@ -57,6 +60,13 @@ async def _settle_others(
     rest = [pair for index, pair in enumerate(outcomes) if index not in done]
     others = iter(await _settle_each(tx, routing or await tx.routing(), rest))
     return [done[index] if index in done else next(others) for index in range(len(outcomes))]
+
+
+async def expect(tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> None:
+    """Let the next statement also read what settling *outcomes*, none of which is plain, reads first."""
+    if outcomes and not any(checked.follow_ups for _, checked in outcomes):
+        claims = [claim for claim, _ in outcomes]
+        await tx.expect_settlements(claims, [claim for claim, checked in outcomes if checked.artifacts])
 
 
 def is_plain_success(checked: CheckedOutcome) -> bool:

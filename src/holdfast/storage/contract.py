@@ -198,8 +198,13 @@ class StoreTransaction(
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
-        """Take *locks* as `lock_keys` does; return the routing and *count* new job numbers."""
+    async def begin_enqueue(
+        self, count: int, locks: Sequence[int] = (), matches: Sequence[JobMatch] = ()
+    ) -> tuple[RoutingTable, Sequence[int], list[JobRow]]:
+        """Take *locks* as `lock_keys` does, then lock the jobs that match *matches* as `lock_matching_jobs` does.
+
+        Return the routing, *count* new job numbers, and these jobs.
+        """
 
     @abstractmethod
     async def lock_keys(self, locks: Sequence[int]) -> None:
@@ -261,10 +266,18 @@ class StoreTransaction(
         """
 
     @abstractmethod
-    async def read_claimer(self, request: ClaimRequest, *, resent: bool) -> Claimer:
-        """Return what the store has of a claimer before it claims.
+    async def begin_claim_of(
+        self, request: ClaimRequest, *, resent: bool
+    ) -> tuple[Claimer, RoutingTable, frozenset[PassName], Now]:
+        """Return what the store has of a claimer before it claims, and what `begin_claim` returns.
 
         With *resent*, wait until an earlier send of the same claim that is still in flight has been decided.
+        """
+
+    async def expect_settlements(self, claims: Sequence[Claim], with_artifacts: Sequence[Claim]) -> None:
+        """Let the next statement also read what `refresh` returns of *claims*, and `artifacts` of *with_artifacts*.
+
+        The caller locks nothing of these jobs in between. An engine without round trips does nothing.
         """
 
     @abstractmethod

@@ -136,8 +136,7 @@ async def first_level(
     skip: SkippedJobs | None = None,
 ) -> Level | None:
     """Return the first level that has any ready job on these routes, skipping *skip*."""
-    skip_values = {} if skip is None else skip.for_top(routes)
-    tops = await _tops(tx, request, {"routes": [route.number for route in routes], **skip_values})
+    tops = await _tops(tx, request, tops_values(routes, skip))
     if not tops:
         return None
     keys = {route.number: route.key for route in routes}
@@ -157,6 +156,11 @@ async def first_level(
         limit=limit,
         skip=skip,
     )
+
+
+def tops_values(routes: Sequence[routing.Route], skip: SkippedJobs | None) -> dict[str, Any]:
+    """Return the values for seeking the first level."""
+    return {"routes": [route.number for route in routes], **({} if skip is None else skip.for_top(routes))}
 
 
 async def _tops(tx: SqlTransaction, request: claims.ClaimRequest, values: dict[str, Any]) -> list[sql_queries.Row]:
@@ -181,6 +185,10 @@ def _skip_values(level: Level) -> dict[str, Any]:
 async def offer_of(tx: SqlTransaction, level: Level, preference: claim_order.Preference) -> ReadyOffer:
     """Return enough candidates of the level: those of the better affinity rank if there are any."""
     if preference.affinities and level.with_affinity:
+        if level.only_fair_key is not None and level.request.tenant is None and not preference.expired:
+            # These do not depend on the fairness position, and are read with it.
+            prefixes = _prefixes_beside(level, level.only_fair_key, sorted(preference.affinities))
+            await tx.read_ahead("ready_heads_beside", lambda: _head_values(level, "ready_heads_beside", prefixes))
         preferred = await _fair_position(tx, level, preference, 0)
         if preference.expired:
             offer = await _other_affinities(tx, level, preference, preferred)
@@ -189,6 +197,9 @@ async def offer_of(tx: SqlTransaction, level: Level, preference: claim_order.Pre
         if offer.heads:
             return offer
     rank = preference.rank(None) if level.plain else 1
+    if level.only_fair_key is not None and level.request.tenant is None:
+        streams = [(route, level.only_fair_key) for route in level.routes]
+        await tx.read_ahead("ready_heads", lambda: _head_values(level, "ready_heads", streams))
     fair_position = await _fair_position(tx, level, preference, rank)
     return await _heads(tx, level, level.routes, fair_position)
 
@@ -260,6 +271,16 @@ async def _fetch(
     """Return the first jobs of each prefix: up to the limit of a single one, fewer of each if there are many."""
     if not prefixes:
         return ReadyOffer([], set(), fair_position)
+    values = _head_values(level, statement, prefixes)
+    rows = await tx.query(statement, values)
+    width = len(prefixes[0])
+    heads = [_candidate(level, row, width) for row in rows]
+    counted = Counter(head.stream for head in heads)
+    return ReadyOffer(heads, {prefix for prefix in prefixes if counted[prefix] >= values["limit"]}, fair_position)
+
+
+def _head_values(level: Level, statement: query_names.QueryName, prefixes: Sequence[Prefix]) -> dict[str, Any]:
+    """Return the values for seeking the first jobs of each prefix."""
     fair_keys = len({prefix[1] for prefix in prefixes})
     of_each_key = -(-level.limit // fair_keys)
     # One fair_key may have many prefixes; twice its even share of each is nearly always enough.
@@ -274,11 +295,7 @@ async def _fetch(
         values |= level.skip.for_prefixes(level.priority, prefixes)
     if statement.startswith("ready_heads_of_tenant"):
         values["tenant"] = level.request.tenant
-    rows = await tx.query(statement, values)
-    width = len(prefixes[0])
-    heads = [_candidate(level, row, width) for row in rows]
-    counted = Counter(head.stream for head in heads)
-    return ReadyOffer(heads, {prefix for prefix in prefixes if counted[prefix] >= window}, fair_position)
+    return values
 
 
 def _candidate(level: Level, row: sql_queries.Row, width: int) -> claim_order.ReadyCandidate:
@@ -306,10 +323,14 @@ async def _fair_keys_beside(
     tx: SqlTransaction, level: Level, affinities: list[str], fair_position: _FairPosition
 ) -> list[Prefix]:
     if level.only_fair_key is not None:
-        return [(route, level.only_fair_key, affinity) for route in level.with_affinity for affinity in affinities]
+        return _prefixes_beside(level, level.only_fair_key, affinities)
     values = {"routes": level.with_affinity, "affinities": affinities, **_next(level, fair_position)}
     rows = await tx.query("ready_fair_keys_beside", values)
     return _within_reach(rows, level, fair_position)
+
+
+def _prefixes_beside(level: Level, fair_key: str, affinities: Sequence[str]) -> list[Prefix]:
+    return [(route, fair_key, affinity) for route in level.with_affinity for affinity in affinities]
 
 
 def _next(level: Level, fair_position: _FairPosition) -> dict[str, object]:

@@ -1,21 +1,30 @@
-"""Failures by fingerprint and rollups, by named queries."""
+"""Counts of jobs, failures by fingerprint and rollups, by named queries."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from holdfast.domain import limits, strict_json
+from holdfast.domain import limits, results, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.fingerprints import FailureCount, FailurePrint
-from holdfast.domain.results import JobFilter
+from holdfast.domain.new_job import SYSTEM_LANE
 from holdfast.domain.rollups import RollupRow
 from holdfast.storage.chart_contract import JobFailure
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import SqlQueries
 
 
 class SqlCharts(SqlQueries):
-    """Failures by fingerprint, and rollups."""
+    """Counts, failures by fingerprint, and rollups."""
 
     __slots__ = ()
+
+    async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
+        """Return the number of matching jobs by lane, kind and state."""
+        return [results.Tally(*row) for row in sorted(await self.query("jobs_count", conditions(job_filter, now)))]
+
+    async def count_jobs(self, by: results.CountBy, tenant: str | None) -> dict[str, int]:
+        """Return the number of jobs by one property."""
+        return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant, "system_lane": SYSTEM_LANE})))
 
     async def record_failures(self, failed: Sequence[JobFailure], now: Now) -> None:
         """Append failures."""
@@ -81,7 +90,7 @@ class SqlCharts(SqlQueries):
         return [RollupRow(*row) for row in await self.query("rollups_since", {"since": since_ms, "limit": limit})]
 
     async def jobs_floor(
-        self, job_filter: JobFilter, before: tuple[int, int], examined: int, *, by_finish: bool
+        self, job_filter: results.JobFilter, before: tuple[int, int], examined: int, *, by_finish: bool
     ) -> tuple[int, int] | None:
         """Return the position so many entries below another, in the order in which `list_jobs` reads."""
         values: dict[str, Any] = {"before": before[1], "examined": examined}
@@ -101,3 +110,26 @@ class SqlCharts(SqlQueries):
         else:
             found = await self.query("jobs_order_floor", values)
         return (-1, found[0][0]) if found else None
+
+
+_COUNTS: Final[Mapping[results.CountBy, QueryName]] = {
+    "state": "counts_by_state",
+    "kind": "counts_by_kind",
+    "lane": "counts_by_lane",
+    "tenant": "counts_by_tenant",
+    "failure_class": "counts_by_failure_class",
+}
+
+
+def conditions(job_filter: results.JobFilter, now: Now) -> dict[str, Any]:
+    """Return the values that list and count queries bind for *job_filter*."""
+    return {
+        "states": list(job_filter.states) or None,
+        "kind": job_filter.kind,
+        "lane": job_filter.lane,
+        # Deliveries of webhooks are listed only if their lane is named.
+        "system_lane": SYSTEM_LANE,
+        "tenant": job_filter.tenant,
+        "failure_class": job_filter.failure_class,
+        "aged_before": None if job_filter.age_ms is None else now.wall_ms - job_filter.age_ms,
+    }

@@ -1,7 +1,7 @@
 """How the SQL engines send named queries; the base of the parts of `SqlTransaction`."""
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
 from typing import Any, Final, TypeAlias, cast
@@ -39,12 +39,26 @@ class SqlQueries(contract.StoreTransaction):
         row of values.
         """
 
+    @property
+    def knows_time(self) -> bool:
+        """Whether the store's clock can be read without a statement."""
+        return True
+
     async def _jobs(self, name: query_names.QueryName, values: Mapping[str, Any]) -> list[JobRow]:
         return job_rows(await self.query(name, values))
 
     async def query_each(self, queries: Sequence[tuple[query_names.QueryName, Mapping[str, Any]]]) -> list[Rows]:
         """Run named queries, none of which needs the rows of another; return the rows of each."""
         return [await self.query(name, values) for name, values in queries]
+
+    async def read_ahead(
+        self, name: query_names.QueryName, make_values: Callable[[], Mapping[str, Any]], *, kept: bool = False
+    ) -> None:
+        """Let the next statement that is sent also run a read, after it.
+
+        If the statement after that is the same read, it is not sent again. With *kept*, neither is a later one: the
+        caller holds a lock on what it reads. An engine without round trips does nothing.
+        """
 
     async def send(
         self,

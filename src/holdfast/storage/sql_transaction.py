@@ -16,18 +16,18 @@ from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
 from holdfast.domain.job import AttemptRow, Job, JobRow, deleted_row, job_of, row_of
 from holdfast.domain.kinds import KindRow, Publication
-from holdfast.domain.new_job import SYSTEM_LANE, CheckedJob, DedupeKey, new_job
+from holdfast.domain.new_job import CheckedJob, DedupeKey, new_job
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_key_of
 from holdfast.storage.contract import Claimer, JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sql_access import SqlAccess
-from holdfast.storage.sql_charts import SqlCharts
+from holdfast.storage.sql_charts import SqlCharts, conditions
 from holdfast.storage.sql_content import SqlContent
 from holdfast.storage.sql_flow import SqlFlow
 from holdfast.storage.sql_gates import SqlGates, limit_of
 from holdfast.storage.sql_groups import SqlGroups
-from holdfast.storage.sql_queries import SqlRecords, SqlSessions, job_rows
+from holdfast.storage.sql_queries import Rows, SqlRecords, SqlSessions, job_rows
 from holdfast.storage.sql_webhooks import SqlWebhooks
 
 _FAIR_SCOPES_KEPT: Final = 1_000
@@ -169,12 +169,17 @@ class SqlTransaction(
 
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
-    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
-        """Take locks; return the routing and new job numbers."""
-        [[version, numbers]] = await self.query("enqueue_header", {"count": count, "keys": list(locks)})
+    async def begin_enqueue(
+        self, count: int, locks: Sequence[int] = (), matches: Sequence[JobMatch] = ()
+    ) -> tuple[RoutingTable, Sequence[int], list[JobRow]]:
+        """Take locks; return the routing, new job numbers and matching jobs."""
+        queries: list[tuple[QueryName, Mapping[str, Any]]] = [("enqueue_header", {"count": count, "keys": [*locks]})]
+        if matches:
+            queries.append(("jobs_matching", _matching(matches)))
+        [[version, numbers]], *found = await self.query_each(queries)
         # Either the first of consecutive numbers, or one number for each job.
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
-        return await self._routing_at(int(version)), seqs
+        return await self._routing_at(int(version)), seqs, job_rows(found[0]) if found else []
 
     async def insert_plain_jobs(
         self, jobs: Sequence[CheckedJob], seqs: Sequence[int], routing: RoutingTable, now: Now
@@ -208,8 +213,7 @@ class SqlTransaction(
 
     async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[JobRow]:
         """Lock the jobs that match *matches*."""
-        rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in matches]
-        return await self._jobs("jobs_matching", {"matches": rows})
+        return await self._jobs("jobs_matching", _matching(matches))
 
     async def job_by_key(self, key: DedupeKey) -> JobRow | None:
         """Return the unfinished job that holds a dedupe key."""
@@ -252,12 +256,36 @@ class SqlTransaction(
 
     async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
         """Return the routing, due maintenance and the clock, by one query."""
-        now = await self.now()
-        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._due_start_times(thorough=thorough)}
-        [[version, *found]] = await self.query("claim_header", values)
+        return (await self._begin_claim([], thorough=thorough))[1:]
+
+    async def begin_claim_of(
+        self, request: ClaimRequest, *, resent: bool
+    ) -> tuple[Claimer, RoutingTable, frozenset[PassName], Now]:
+        """Return what the store has of a claimer, the routing, due maintenance and the clock."""
+        queries: list[tuple[QueryName, Mapping[str, Any]]] = []
+        if request.exclusive:
+            queries.append(("incarnation_read", {"worker": request.worker, "incarnation": request.incarnation}))
+        if resent:
+            queries.append(("claim_lock_token", {"worker": request.worker, "token": request.lease_token}))
+            queries.append(("jobs_held", {"worker": request.worker, "lease_token": request.lease_token}))
+        replies, routing, due, now = await self._begin_claim(queries)
+        found = replies[0] if request.exclusive else []
+        held = _by_claim_index(job_rows(replies[-1])) if resent else []
+        return Claimer(bool(found[0][0]) if found else None, held), routing, due, now
+
+    async def _begin_claim(
+        self, queries: Sequence[tuple[QueryName, Mapping[str, Any]]], *, thorough: bool = False
+    ) -> tuple[list[Rows], RoutingTable, frozenset[PassName], Now]:
+        """Run *queries* and read the header of a claim in one round trip; return their rows and the header."""
+        now = await self.now() if self.knows_time else None
+        times = {"wall_now": now and now.wall_ms, "lease_now": now and now.lease_ms}
+        header = {**times, **self._due_start_times(thorough=thorough)}
+        *replies, [[version, *found]] = await self.query_each([*queries, ("claim_header", header)])
+        # A clock that was not known is read by the begin, before the header.
+        now = now or await self.now()
         due = frozenset(name for name, is_due in zip(_PASSES, found, strict=True) if is_due)
         self._record_due_look(now, due, thorough=thorough)
-        return await self._routing_at(int(version)), due, now
+        return replies, await self._routing_at(int(version)), due, now
 
     def _due_start_times(self, *, thorough: bool) -> dict[str, int]:
         """Return the times from which to look for due maintenance, as values of the query."""
@@ -272,22 +300,7 @@ class SqlTransaction(
 
     async def jobs_held(self, worker: str, lease_token: str) -> list[JobRow]:
         """Return the running jobs of one claim."""
-        jobs = await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token})
-        return sorted(jobs, key=lambda job: job.claim_index or 0)
-
-    async def read_claimer(self, request: ClaimRequest, *, resent: bool) -> Claimer:
-        """Return what the store has of a claimer."""
-        incarnation = {"worker": request.worker, "incarnation": request.incarnation}
-        queries: list[tuple[QueryName, Mapping[str, Any]]] = []
-        if request.exclusive:
-            queries.append(("incarnation_read", incarnation))
-        if resent:
-            queries.append(("claim_lock_token", {"worker": request.worker, "token": request.lease_token}))
-            queries.append(("jobs_held", {"worker": request.worker, "lease_token": request.lease_token}))
-        replies = await self.query_each(queries) if queries else []
-        found = replies[0] if request.exclusive else []
-        held = job_rows(replies[-1]) if resent else []
-        return Claimer(bool(found[0][0]) if found else None, sorted(held, key=lambda job: job.claim_index or 0))
+        return _by_claim_index(await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token}))
 
     async def last_fair_key(self, scope: str) -> str | None:
         """Return the fairness key served last in a scope."""
@@ -495,7 +508,7 @@ class SqlTransaction(
     ) -> list[JobRow]:
         """Return jobs below a position and not below a floor."""
         finished_before, seq_before = before
-        values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
+        values = {**conditions(job_filter, now), "before": seq_before, "limit": limit}
         session, root, tags = job_filter.session, job_filter.root, dict(job_filter.tags)
         named: tuple[QueryName, dict[str, Any]] | None = None
         if job_filter.fingerprint is not None:
@@ -519,18 +532,10 @@ class SqlTransaction(
             return await self._jobs("jobs_by_finish", {**values, "state": job_filter.states[0]})
         return await self._jobs("jobs_by_order", values)
 
-    async def tally_jobs(self, job_filter: results.JobFilter, now: Now) -> list[results.Tally]:
-        """Return the number of matching jobs by lane, kind and state."""
-        return [results.Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(job_filter, now)))]
-
     async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
         """Return the numbers of waiting jobs on these routes."""
         values = {"routes": list(routes), "after": after, "limit": limit}
         return [seq for (seq,) in await self.query("jobs_waiting_on_routes", values)]
-
-    async def count_jobs(self, by: results.CountBy, tenant: str | None) -> dict[str, int]:
-        """Return the number of jobs by one property."""
-        return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant, "system_lane": SYSTEM_LANE})))
 
     async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job."""
@@ -539,14 +544,6 @@ class SqlTransaction(
 
 # In the order of the columns of `claim_header`.
 _PASSES: Final[tuple[PassName, ...]] = ("schedules", "leases", "deadlines", "wakes")
-
-_COUNTS: Final[Mapping[results.CountBy, QueryName]] = {
-    "state": "counts_by_state",
-    "kind": "counts_by_kind",
-    "lane": "counts_by_lane",
-    "tenant": "counts_by_tenant",
-    "failure_class": "counts_by_failure_class",
-}
 
 
 def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -> Route:
@@ -569,6 +566,14 @@ def _deleted_job(tenant: str, dedupe_kind: str, dedupe_key: str, *rest: Any) -> 
     return deleted_row(tenant=tenant, dedupe_kind=dedupe_kind, dedupe_key=dedupe_key, **known)
 
 
+def _matching(matches: Sequence[JobMatch]) -> dict[str, Any]:
+    return {"matches": [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in matches]}
+
+
+def _by_claim_index(jobs: list[JobRow]) -> list[JobRow]:
+    return sorted(jobs, key=lambda job: job.claim_index or 0)
+
+
 def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
     """Return the values common to all jobs of one claim."""
     one = next(iter(jobs.values()))
@@ -580,18 +585,4 @@ def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
         "lease_token": one.lease_token,
         "lease_until_ms": one.lease_until_ms,
         "started_at_ms": one.started_at_ms,
-    }
-
-
-def _conditions(job_filter: results.JobFilter, now: Now) -> dict[str, Any]:
-    """Return the values that list and count queries bind for *job_filter*."""
-    return {
-        "states": list(job_filter.states) or None,
-        "kind": job_filter.kind,
-        "lane": job_filter.lane,
-        # Deliveries of webhooks are listed only if their lane is named.
-        "system_lane": SYSTEM_LANE,
-        "tenant": job_filter.tenant,
-        "failure_class": job_filter.failure_class,
-        "aged_before": None if job_filter.age_ms is None else now.wall_ms - job_filter.age_ms,
     }

@@ -5,7 +5,7 @@ does not need is sent with the next statement or the commit, and independent rea
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast.domain.clock import Clock, Now
@@ -47,7 +47,18 @@ class _Unsent(NamedTuple):
 class SendingTransaction(SqlTransaction):
     """A transaction on the server that begins with its first statement, or has *begun* on the caller's connection."""
 
-    __slots__ = ("_clock", "_io", "_joined", "_settings", "_texts", "_unsent", "begun", "writes")
+    __slots__ = (
+        "_ahead",
+        "_clock",
+        "_expected_reads",
+        "_io",
+        "_joined",
+        "_settings",
+        "_texts",
+        "_unsent",
+        "begun",
+        "writes",
+    )
 
     def __init__(
         self,
@@ -67,6 +78,10 @@ class SendingTransaction(SqlTransaction):
         self._joined = begun is not None
         self._unsent: list[_Unsent] = []
         """Statements that are sent with the next one."""
+        self._expected_reads: list[tuple[_Unsent, bool]] = []
+        """Reads that are sent after the next statement, and whether their rows are kept."""
+        self._ahead: dict[tuple[bytes, tuple[bytes | None, ...]], tuple[Rows, bool]] = {}
+        """The rows of such reads, by statement."""
         self.begun = False
         """Whether a transaction is open."""
         if begun is not None:
@@ -87,6 +102,11 @@ class SendingTransaction(SqlTransaction):
         elif self.begun:
             await self._io.message("commit")
 
+    @property
+    def knows_time(self) -> bool:
+        """Whether the server's clock was read."""
+        return self._clock is not None
+
     async def now(self) -> Now:
         """Return the server's clock."""
         if self._clock is None:
@@ -100,9 +120,11 @@ class SendingTransaction(SqlTransaction):
         """Run one named statement, after those that are not sent yet, in one round trip."""
         if self._joined:
             return await self._query_joined(name, values, many)
+        last = self._statements(name, values, many)
+        if self._ahead and (found := self._read_before(last[0])) is not None:
+            return found
         self._observe_begin()
         self._settings.observe(name)
-        last = self._statements(name, values, many)
         replies = await self._run([_Unsent(name, one) for one in last])
         return [(len(last),)] if many is not None and name == _BYTES else replies[-1]
 
@@ -116,6 +138,21 @@ class SendingTransaction(SqlTransaction):
             self._settings.observe(name)
             sent += [_Unsent(name, one) for one in self._statements(name, values, None)]
         return (await self._run(sent))[-len(sent) :]
+
+    async def read_ahead(
+        self, name: QueryName, make_values: Callable[[], Mapping[str, Any]], *, kept: bool = False
+    ) -> None:
+        """Send a read after the next statement, in the same round trip."""
+        if not self._joined:
+            self._expected_reads += [
+                (_Unsent(name, one), kept) for one in self._statements(name, make_values(), None)
+            ]
+
+    def _read_before(self, statement: Statement) -> Rows | None:
+        """Return the rows of a statement that was read ahead; forget the others that are not kept."""
+        found = self._ahead.pop((statement.text, tuple(statement.values)), None)
+        self._ahead = {key: one for key, one in self._ahead.items() if one[1]}
+        return None if found is None else found[0]
 
     async def send(
         self,
@@ -133,8 +170,10 @@ class SendingTransaction(SqlTransaction):
         statements = self._statements(name, values, many)
         each = None if expected is None else expected // len(statements)
         self._unsent += [_Unsent(name, one, each) for one in statements]
-        if name == _BYTES and sum(len(one.statement.values[-1] or b"") for one in self._unsent) > _UNSENT_BYTES_MAX:
-            await self._run(())
+        if name == _BYTES:
+            chunks = (one.statement.values[-1] for one in self._unsent if one.name == _BYTES)
+            if sum(len(chunk or b"") for chunk in chunks) > _UNSENT_BYTES_MAX:
+                await self._run(())
 
     def _observe_begin(self) -> None:
         if not self.begun and not self._unsent:
@@ -143,7 +182,10 @@ class SendingTransaction(SqlTransaction):
     async def _run(self, statements: Sequence[_Unsent]) -> list[Rows]:
         """Run what is not sent and *statements* in one round trip, and begin if needed; return the rows of all."""
         settings = self._settings
-        sent, self._unsent = [*self._unsent, *statements], []
+        reads, self._expected_reads = self._expected_reads, []
+        for one, _ in reads:
+            settings.observe(one.name)
+        sent, self._unsent = [*self._unsent, *statements, *(one for one, _ in reads)], []
         texts = [one.statement for one in sent]
         if self.begun:
             replies = await self._io.run(texts, prepare=settings.prepares is None)
@@ -155,7 +197,10 @@ class SendingTransaction(SqlTransaction):
         for one, rows in zip(sent, replies, strict=True):
             if one.expected is not None:
                 check_changed(one.name, rows, one.expected)
-        return replies
+        self._ahead = {key: one for key, one in self._ahead.items() if one[1]} if self._ahead else {}
+        for (one, kept), rows in zip(reads, replies[len(replies) - len(reads) :], strict=True):
+            self._ahead[one.statement.text, tuple(one.statement.values)] = (rows, kept)
+        return replies[: len(replies) - len(reads)]
 
     def _statements(self, name: QueryName, values: Mapping[str, Any], many: Sequence[Row] | None) -> list[Statement]:
         text, names = sql.numbered(self._texts[name])

@@ -5,6 +5,7 @@ An operation that conflicts with others is run again. No state is kept on the co
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -20,17 +21,24 @@ from holdfast.domain.job import Job, JobRow, job_of, row_of
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.session_claims import SessionClaim, SessionRequest
 from holdfast.storage import randomness, store
-from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
+from holdfast.storage.contract import Claimer, PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.plain_contract import ClaimedEntries, ClaimedJobs, FinishedJobs
 from holdfast.storage.postgres import binding, commits, plain_forms, plain_sessions, sql
 from holdfast.storage.postgres.commits import PostgresSettings
 from holdfast.storage.postgres.errors import is_retryable, lost, prepared_lost
 from holdfast.storage.postgres.health import examine
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO, Statement
-from holdfast.storage.postgres.scan_positions import LATE_MS, DueWatermarks, ReadyFloors, ScanPositions
+from holdfast.storage.postgres.scan_positions import (
+    LATE_MS,
+    DueWatermarks,
+    LockedAndPassed,
+    ReadyFloors,
+    ScanPositions,
+)
 from holdfast.storage.postgres.select_ready import select_ready
 from holdfast.storage.postgres.sending import SendingTransaction
 from holdfast.storage.query_names import QueryName
+from holdfast.storage.select_ready import tops_values
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 
@@ -41,6 +49,8 @@ _RERUNS_MAX = 20
 _RERUNS = RetryPolicy(first=0.005, last=0.32, jitter=1.0, calls=_RERUNS_MAX, retryable=is_retryable)
 # Plain jobs are stored by one statement for those with the same settings; a statement of all columns serves more.
 _SETTINGS_MAX = 4
+# How many artifacts are read ahead of a settlement.
+_ARTIFACTS_EXPECTED_MAX = 16
 # An idle worker claims sessions less often than this, one that finds some more often.
 _IDLE_SECONDS = 0.3
 
@@ -275,6 +285,24 @@ class PostgresTransaction(SendingTransaction):
         now = await self.now()
         rows = await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
         return FinishedJobs(now, rows)
+
+    async def expect_settlements(self, claims: Sequence[Claim], with_artifacts: Sequence[Claim]) -> None:
+        """Read ahead what settling reads first; the locks of the first read keep the rows as they are."""
+        await self.read_ahead("jobs_current", lambda: {"seqs": [claim.job.number for claim in claims]}, kept=True)
+        for claim in with_artifacts[:_ARTIFACTS_EXPECTED_MAX]:
+            await self.read_ahead("artifacts_of_job", partial(dict, seq=claim.job.number), kept=True)
+
+    async def begin_claim_of(
+        self, request: ClaimRequest, *, resent: bool
+    ) -> tuple[Claimer, routing.RoutingTable, frozenset[PassName], Now]:
+        """Read the header of a claim; unless it settles too, also where ready jobs are, which it reads next."""
+        table = self._state.newest
+        if table is not None and not self._expected_reads:
+            routes = table.serving(request.lanes, request.kinds, request.capabilities)
+            skip = LockedAndPassed([], self._state.scan_positions.of(routes))
+            if routes and request.tenant is None:
+                await self.read_ahead("ready_tops", lambda: tops_values(routes, skip))
+        return await super().begin_claim_of(request, resent=resent)
 
     async def ending_gates(self, counted: Mapping[int, int]) -> set[int]:
         """Return the gates of which jobs may be ending in other transactions."""

@@ -2,16 +2,18 @@
 
 -- name: claim_header
 -- Read the routing version, whether any job is due, expired or late after the times up to which none was, and whether a
--- wake row is due.
+-- wake row is due; now, unless times are given.
 select (select holdfast.routing_version(false /* lock: or true */)),
        exists (select 1 from holdfast.open_job
-                where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= %(wall_now)s),
-       exists (select 1 from holdfast.lease where until_ms > %(lease_low)s and until_ms <= %(lease_now)s)
-           and holdfast.has_expired_1(%(lease_low)s, %(lease_now)s, false /* lock: or true */),
+                where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= clock.wall_now),
+       exists (select 1 from holdfast.lease where until_ms > %(lease_low)s and until_ms <= clock.lease_now)
+           and holdfast.has_expired_1(%(lease_low)s, clock.lease_now, false /* lock: or true */),
        exists (select 1 from holdfast.open_job
                 where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'dependent', 'parked', 'ready')
-                  and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s),
-       exists (select 1 from holdfast.wake where at_ms <= %(wall_now)s);
+                  and deadline_at_ms > %(wall_low)s and deadline_at_ms <= clock.wall_now),
+       exists (select 1 from holdfast.wake where at_ms <= clock.wall_now)
+  from (select coalesce(%(wall_now)s, holdfast.clock_ms()) as wall_now,
+               coalesce(%(lease_now)s, holdfast.clock_ms()) as lease_now) clock;
 
 -- name: claim_lock_token
 -- Wait until an earlier send of the same claim that is still in flight has ended.
