@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.support import postgres_schemas
 from tests.support.filesystems import quick_folder
-from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.gateway import RunningGateway, StorePlace, running_gateway
 from tests.support.model_server import ModelServer, model_server
 from tests.support.postgres_server import database_url
 from tests.support.stores import DURABLE_ENGINES, migrated_file
@@ -44,11 +43,17 @@ def gateway(request: pytest.FixtureRequest, upstream: ModelServer, file: Path) -
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
-def served(request: pytest.FixtureRequest, upstream: ModelServer, file: Path) -> Iterator[RunningGateway]:
+def place(request: pytest.FixtureRequest, file: Path) -> Iterator[StorePlace]:
+    """A migrated store of each engine."""
+    if request.param == "sqlite":
+        yield StorePlace(str(file), "holdfast", file)
+        return
+    with postgres_schemas.migrated_schema() as schema:
+        yield StorePlace(database_url(), schema, file)
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest, upstream: ModelServer, place: StorePlace) -> Iterator[RunningGateway]:
     """A gateway on each engine."""
-    with ExitStack() as stack:
-        url, schema = str(file), "holdfast"
-        if request.param == "postgres":
-            url, schema = database_url(), stack.enter_context(postgres_schemas.migrated_schema())
-        upstream_url = f"http://127.0.0.1:{upstream.port}"
-        yield stack.enter_context(running_gateway(url, upstream_url, schema=schema, **_settings(request)))
+    with place.gateway(f"http://127.0.0.1:{upstream.port}", **_settings(request)) as running:
+        yield running

@@ -17,15 +17,15 @@ RETRY = {"x-stainless-retry-count": "1"}
 @pytest.mark.gateway_settings(grace=0.1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_job_of_a_caller_who_left_while_it_waited_is_cancelled(
-    stream: bool, gateway: RunningGateway, upstream: ModelServer
+    stream: bool, served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    first = gateway.open(text="first")
+    first = served.open(text="first")
     wait_until(lambda: upstream.generations)
-    second = gateway.open(text="second", stream=stream)
-    waiting = gateway.wait_for_job("ready")
+    second = served.open(text="second", stream=stream)
+    waiting = served.wait_for_job("ready")
     second.leave()
-    wait_until(lambda: gateway.queue.get(waiting.id).state == "cancelled")
+    wait_until(lambda: served.queue.get(waiting.id).state == "cancelled")
     upstream.script.hold = False
 
     assert first.response.status == 200
@@ -35,65 +35,65 @@ def test_the_job_of_a_caller_who_left_while_it_waited_is_cancelled(
 @pytest.mark.gateway_settings(grace=0.1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_job_of_a_caller_who_left_during_the_load_is_cancelled_with_the_load(
-    stream: bool, gateway: RunningGateway, upstream: ModelServer
+    stream: bool, served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.load_seconds = 3_600
-    answer = gateway.open(stream=stream)
-    wait_until(lambda: [job for job in gateway.jobs("running") if job.phase == "loading"])
-    job = gateway.jobs()[0]
+    answer = served.open(stream=stream)
+    wait_until(lambda: [job for job in served.jobs("running") if job.phase == "loading"])
+    job = served.jobs()[0]
     wait_until(lambda: upstream.events("load"))
     answer.leave()
-    wait_until(lambda: gateway.queue.get(job.id).state == "cancelled")
+    wait_until(lambda: served.queue.get(job.id).state == "cancelled")
     wait_until(lambda: upstream.events("gone"))
     upstream.script.load_seconds = 0
 
     assert upstream.generations == []
-    assert gateway.generate(model="qwen:7b").status == 200
+    assert served.generate(model="qwen:7b").status == 200
 
 
 @pytest.mark.gateway_settings(grace=0.1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_connection_of_a_caller_who_left_before_the_first_token_is_closed(
-    stream: bool, gateway: RunningGateway, upstream: ModelServer
+    stream: bool, served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    answer = gateway.open(stream=stream)
+    answer = served.open(stream=stream)
     wait_until(lambda: upstream.generations)
     answer.leave()
     wait_until(lambda: upstream.events("gone"))
-    wait_until(lambda: gateway.jobs("cancelled"))
+    wait_until(lambda: served.jobs("cancelled"))
 
 
 @pytest.mark.gateway_settings(grace=0.1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_connection_of_a_caller_who_left_in_the_answer_is_closed(
-    stream: bool, gateway: RunningGateway, upstream: ModelServer
+    stream: bool, served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.token_seconds, upstream.script.tokens = 0.02, 10_000
     upstream.script.stop_within = True
-    answer = gateway.open(stream=stream)
+    answer = served.open(stream=stream)
     if stream:
         assert answer.line()
     wait_until(lambda: upstream.events("within") or stream)
     answer.leave()
     wait_until(lambda: upstream.events("gone"))
-    wait_until(lambda: gateway.jobs("cancelled"))
+    wait_until(lambda: served.jobs("cancelled"))
 
 
 @pytest.mark.gateway_settings(grace=0.05)
 @pytest.mark.parametrize("headers", [{"idempotency-key": "k1"}, {"prefer": "respond-async"}])
 def test_the_job_of_a_caller_who_asked_to_keep_it_goes_on(
-    headers: dict[str, str], gateway: RunningGateway, upstream: ModelServer
+    headers: dict[str, str], served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    answer = gateway.open(headers=headers)
+    answer = served.open(headers=headers)
     wait_until(lambda: upstream.generations)
-    job = gateway.jobs()[0]
+    job = served.jobs()[0]
     answer.leave()
     until = time.monotonic() + 0.2
     wait_until(lambda: time.monotonic() > until)
     upstream.script.hold = False
-    wait_until(lambda: gateway.queue.get(job.id).state == "done")
+    wait_until(lambda: served.queue.get(job.id).state == "done")
 
     assert upstream.events("gone") == []
 
@@ -136,16 +136,16 @@ def test_the_job_of_a_caller_with_a_key_goes_on_whenever_the_caller_leaves(
 
 @pytest.mark.gateway_settings(grace=0.1)
 def test_a_stream_that_was_cut_and_is_read_again_goes_on_as_long_as_it_is_read(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.token_seconds, upstream.script.tokens = 0.05, 20
-    cut = gateway.open(stream=True)
+    cut = served.open(stream=True)
     first, job_id = cut.line(), cut.response.headers["Holdfast-Job"]
     cut.leave()
-    rest = gateway.client.get(f"/jobs/{job_id}/stream?after=1").content
+    rest = served.client.get(f"/jobs/{job_id}/stream?after=1").content
 
-    assert gateway.queue.get(job_id).state == "done"
-    assert first + rest == gateway.queue.artifact(job_id, "response").data
+    assert served.queue.get(job_id).state == "done"
+    assert first + rest == served.queue.artifact(job_id, "response").data
 
 
 # --- retries -------------------------------------------------------------------------------------------------------
@@ -172,18 +172,18 @@ def test_a_retry_joins_the_job_whose_caller_has_gone(
 
 
 def test_a_retry_gets_the_answer_of_a_job_that_ended_after_its_caller_left(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    first = gateway.open("/v1/completions")
+    first = served.open("/v1/completions")
     wait_until(lambda: upstream.generations)
     first.leave()
-    exchange = next(iter(gateway.gateway.exchanges))
+    exchange = next(iter(served.gateway.exchanges))
     wait_until(lambda: exchange.grace is not None)
     upstream.script.hold = False
     wait_until(lambda: exchange.ended)
 
-    answer = gateway.generate("/v1/completions", headers=RETRY)
+    answer = served.generate("/v1/completions", headers=RETRY)
 
     assert answer.headers["Holdfast-Job"] == exchange.job_id
     assert len(upstream.generations) == 1
@@ -311,13 +311,13 @@ def test_a_model_server_that_fails_to_the_end_gives_an_error_with_the_job(
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_a_job_that_an_operator_cancels_ends_its_caller(gateway: RunningGateway, upstream: ModelServer) -> None:
+def test_a_job_that_an_operator_cancels_ends_its_caller(served: RunningGateway, upstream: ModelServer) -> None:
     upstream.script.hold = True
-    first = gateway.open()
+    first = served.open()
     wait_until(lambda: upstream.generations)
-    second = gateway.open(text="second")
-    job = gateway.wait_for_job("ready")
-    assert gateway.client.post(f"/jobs/{job.id}/cancel").status == 200
+    second = served.open(text="second")
+    job = served.wait_for_job("ready")
+    assert served.client.post(f"/jobs/{job.id}/cancel").status == 200
 
     assert second.response.status == 503
     assert job.id.encode() in second.rest()

@@ -29,8 +29,14 @@ LATER = (
     *("jobs_current", "job_done", "job_done>artifact_write", "job_done>commit"),
 )
 """The statements up to the one that stores the answer."""
-LAST = ("job_done>commit>committed",)
+LAST = ("job_done>commit>committed", "ended")
 """The moment between the settlement and the answer to the caller."""
+POSTGRES = (
+    *("enqueue_header", "jobs_matching", "job_insert", "artifact_write", "enqueue_header>commit"),
+    *("fair_key_write", "attempt", "jobs_current", "job_done", "job_done>artifact_write", "job_done>commit", "ended"),
+)
+"""On several connections, the next commit may be that of another transaction. That a transaction has committed is
+known where the attempt begins, and where its end is reported."""
 
 
 @pytest.mark.slow("a gateway is started and killed")
@@ -38,8 +44,7 @@ LAST = ("job_done>commit>committed",)
     ("engine", "stage"),
     [
         *(("sqlite", stage) for stage in (*ENQUEUE, *CLAIM, *LATER, *LAST)),
-        # On several connections, the next commit may be that of another transaction.
-        *(("postgres", stage) for stage in ("job_insert", "artifact_write", "fair_key_write", "job_done")),
+        *(("postgres", stage) for stage in POSTGRES),
     ],
 )
 def test_a_request_is_stored_before_it_is_sent_and_its_answer_before_it_is_returned(

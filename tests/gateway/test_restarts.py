@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast.gateway.gateway import LANES
-from tests.support import postgres_schemas
-from tests.support.gateway import GatewayProcess, ModelServerProcess, OpenAnswer, body_of, running_gateway
+from tests.support.gateway import (
+    GatewayProcess,
+    ModelServerProcess,
+    OpenAnswer,
+    StorePlace,
+    body_of,
+    running_gateway,
+)
 from tests.support.model_server import ModelServer
-from tests.support.postgres_server import database_url
 from tests.support.service import Client, wait_until
-from tests.support.stores import DURABLE_ENGINES
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -30,21 +32,23 @@ def model_process() -> Iterator[ModelServerProcess]:
     server.kill()
 
 
-def started(file: Path, upstream: str, *arguments: str, port: int = 0) -> GatewayProcess:
-    return GatewayProcess(file, upstream, "--grace", "3s", *arguments, port=port)
+def started(place: StorePlace, upstream: str, *arguments: str) -> GatewayProcess:
+    return place.process(upstream, "--grace", "3s", *arguments)
 
 
 @pytest.mark.slow("it starts processes")
-def test_asynchronous_jobs_run_again_at_once_after_a_kill(file: Path, model_process: ModelServerProcess) -> None:
+def test_asynchronous_jobs_run_again_at_once_after_a_kill(
+    place: StorePlace, model_process: ModelServerProcess
+) -> None:
     model_process.script(hold=True)
-    first = started(file, model_process.url)
+    first = started(place, model_process.url)
     ids = [
         first.client.post("/jobs", {"path": "/api/chat", "request": body_of("/api/chat")}).json["id"] for _ in "123"
     ]
     wait_until(lambda: [one for one in model_process.events("request") if one["generates"]])
     first.kill()
     model_process.script(hold=False)
-    second = started(file, model_process.url)
+    second = started(place, model_process.url)
     try:
         jobs = [second.client.get(f"/jobs/{job_id}?wait=30").json for job_id in ids]
         content = second.client.get(f"/jobs/{ids[0]}/artifacts/response").content
@@ -57,7 +61,7 @@ def test_asynchronous_jobs_run_again_at_once_after_a_kill(file: Path, model_proc
 
 @pytest.mark.slow("it starts processes")
 def test_interrupted_jobs_run_beside_others_and_do_not_wait_for_their_end(
-    file: Path, model_process: ModelServerProcess
+    place: StorePlace, model_process: ModelServerProcess
 ) -> None:
     def generating() -> set[str]:
         return {one["prompt"] for one in model_process.events("request") if one["generates"]}
@@ -67,7 +71,7 @@ def test_interrupted_jobs_run_beside_others_and_do_not_wait_for_their_end(
         assert client.post("/jobs", body).status == 202
 
     model_process.script(hold=True)
-    first = started(file, model_process.url, "--concurrency", "3")
+    first = started(place, model_process.url, "--concurrency", "3")
     for text in ("one", "two"):
         post(first.client, text)
     wait_until(lambda: generating() == {"one", "two"})
@@ -78,7 +82,7 @@ def test_interrupted_jobs_run_beside_others_and_do_not_wait_for_their_end(
     model_process.kill()
     restarted = ModelServerProcess(model_process.port)
     restarted.script(hold=True)
-    second = started(file, restarted.url, "--concurrency", "3")
+    second = started(place, restarted.url, "--concurrency", "3")
     try:
         wait_until(lambda: len([one for one in restarted.events("request") if one["generates"]]) == 3)
     finally:
@@ -90,17 +94,17 @@ def test_interrupted_jobs_run_beside_others_and_do_not_wait_for_their_end(
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_retry_joins_the_job_of_a_killed_gateway(
-    stream: bool, running: bool, file: Path, model_process: ModelServerProcess
+    stream: bool, running: bool, place: StorePlace, model_process: ModelServerProcess
 ) -> None:
     model_process.script(hold=True)
-    first = started(file, model_process.url)
+    first = started(place, model_process.url)
     blocker = None
     if not running:
         blocker = OpenAnswer(first.client, "/v1/completions", body_of("/v1/completions", text="first"))
         wait_until(lambda: [one for one in model_process.events("request") if one["generates"]])
     body = body_of("/v1/completions", stream=stream)
     answer = OpenAnswer(first.client, "/v1/completions", body)
-    with holdfast.connect(file) as queue:
+    with place.connect() as queue:
         wait_until(lambda: len(queue.jobs().jobs) == (1 if running else 2))
         job = queue.jobs().jobs[0]
         if running:
@@ -110,7 +114,7 @@ def test_a_retry_joins_the_job_of_a_killed_gateway(
         if blocker is not None:
             blocker.leave()
         model_process.script(hold=False)
-        second = started(file, model_process.url)
+        second = started(place, model_process.url)
         try:
             retried = second.client.request("POST", "/v1/completions", body, RETRY)
         finally:
@@ -123,12 +127,12 @@ def test_a_retry_joins_the_job_of_a_killed_gateway(
 
 @pytest.mark.slow("it starts processes")
 def test_jobs_of_callers_who_do_not_come_back_are_cancelled_and_not_generated(
-    file: Path, model_process: ModelServerProcess
+    place: StorePlace, model_process: ModelServerProcess
 ) -> None:
     model_process.script(hold=True)
-    first = started(file, model_process.url)
+    first = started(place, model_process.url)
     answers = [OpenAnswer(first.client, "/api/chat", body_of("/api/chat", text=text)) for text in ("one", "two")]
-    with holdfast.connect(file) as queue:
+    with place.connect() as queue:
         wait_until(lambda: len(queue.jobs().jobs) == 2)
         wait_until(lambda: [one for one in model_process.events("request") if one["generates"]])
         first.kill()
@@ -136,7 +140,7 @@ def test_jobs_of_callers_who_do_not_come_back_are_cancelled_and_not_generated(
             answer.leave()
         model_process.script(hold=False)
         before = len([one for one in model_process.events("request") if one["generates"]])
-        second = started(file, model_process.url, "--grace", "1s")
+        second = started(place, model_process.url, "--grace", "1s")
         try:
             wait_until(lambda: {job.state for job in queue.jobs()} == {"cancelled"})
         finally:
@@ -147,19 +151,19 @@ def test_jobs_of_callers_who_do_not_come_back_are_cancelled_and_not_generated(
 
 @pytest.mark.slow("a gateway is killed at each part of a stream")
 def test_a_gateway_killed_at_any_part_of_a_stream_has_stored_what_was_seen_to_the_end(
-    file: Path, model_process: ModelServerProcess
+    place: StorePlace, model_process: ModelServerProcess
 ) -> None:
     model_process.script(tokens=3, token_seconds=0.05)
     body = body_of("/api/chat", stream=True)
     whole = Client(model_process.port, None).post("/api/chat", body).content
     for parts in range(1, 5):
-        gateway = started(file, model_process.url)
+        gateway = started(place, model_process.url)
         answer = OpenAnswer(gateway.client, "/api/chat", body)
         seen = b"".join(answer.line() for _ in range(parts))
         job_id = answer.response.headers["Holdfast-Job"]
         gateway.kill()
         answer.leave()
-        with holdfast.connect(file) as queue:
+        with place.connect() as queue:
             job = queue.get(job_id)
             stored = {one.name for one in queue.artifacts(job_id)}
             if parts == 4:
@@ -170,12 +174,12 @@ def test_a_gateway_killed_at_any_part_of_a_stream_has_stored_what_was_seen_to_th
 
 
 def test_the_answer_that_was_stored_before_a_kill_is_fetched_and_not_generated_again(
-    file: Path, upstream: ModelServer
+    place: StorePlace, upstream: ModelServer
 ) -> None:
     url = f"http://127.0.0.1:{upstream.port}"
-    with running_gateway(str(file), url) as first:
+    with place.gateway(url) as first:
         answer = first.generate("/v1/completions")
-    with running_gateway(str(file), url) as second:
+    with place.gateway(url) as second:
         again = second.generate("/v1/completions", headers=RETRY)
         fetched = second.client.get(f"/jobs/{answer.headers['Holdfast-Job']}/artifacts/response")
 
@@ -184,10 +188,12 @@ def test_the_answer_that_was_stored_before_a_kill_is_fetched_and_not_generated_a
     assert len(upstream.generations) == 1
 
 
-def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(file: Path, upstream: ModelServer) -> None:
+def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(
+    place: StorePlace, upstream: ModelServer
+) -> None:
     url = f"http://127.0.0.1:{upstream.port}"
     upstream.script.hold = True
-    with running_gateway(str(file), url) as first:
+    with place.gateway(url) as first:
         running = first.open("/v1/completions", text="running")
         wait_until(lambda: upstream.generations)
         waiting = first.open("/v1/completions", text="waiting")
@@ -199,7 +205,7 @@ def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(file: Pa
         upstream.script.hold = False
         assert running.response.status == 200
         stopping.join(30)
-    with running_gateway(str(file), url) as second:
+    with place.gateway(url) as second:
         back = second.generate("/v1/completions", text="waiting", headers=RETRY)
 
     assert back.status == 200
@@ -208,13 +214,13 @@ def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(file: Pa
 
 
 def test_a_caller_whose_job_waits_for_a_limit_finds_it_again_after_a_restart(
-    file: Path, upstream: ModelServer
+    place: StorePlace, upstream: ModelServer
 ) -> None:
     url = f"http://127.0.0.1:{upstream.port}"
     upstream.script.hold = True
-    with holdfast.connect(str(file)) as queue:
+    with place.connect() as queue:
         queue.limits.set("one", kinds=sorted(LANES), concurrency=1)
-    with running_gateway(str(file), url, concurrency=2) as first:
+    with place.gateway(url, concurrency=2) as first:
         running = first.open("/v1/completions", text="running")
         wait_until(lambda: upstream.generations)
         waiting = first.open("/v1/completions", text="waiting")
@@ -225,7 +231,7 @@ def test_a_caller_whose_job_waits_for_a_limit_finds_it_again_after_a_restart(
         upstream.script.hold = False
         assert running.response.status == 200
         stopping.join(30)
-    with running_gateway(str(file), url, concurrency=2) as second:
+    with place.gateway(url, concurrency=2) as second:
         back = second.generate("/v1/completions", text="waiting", headers=RETRY)
 
     assert (told.status, back.status) == (503, 200)
@@ -288,19 +294,10 @@ class Caller(threading.Thread):
 
 
 @pytest.mark.slow("200 callers, and processes that are killed")
-@pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_kills_of_gateway_and_model_server_lose_no_request(engine: str, file: Path) -> None:
-    schemas = postgres_schemas.migrated_schema() if engine == "postgres" else nullcontext("holdfast")
-    with schemas as schema:
-        url = database_url() if engine == "postgres" else str(file)
-        _kill_and_count(file, url, schema)
-
-
-def _kill_and_count(file: Path, url: str, schema: str) -> None:
-    store = ("--url", url, "--schema", schema)
+def test_kills_of_gateway_and_model_server_lose_no_request(place: StorePlace) -> None:
     model_process = ModelServerProcess()
     model_process.script(token_seconds=0.005, tokens=3)
-    gateway = GatewayProcess(file, model_process.url, "--grace", "30s", store=store)
+    gateway = place.process(model_process.url, "--grace", "30s")
     callers = [Caller(gateway.port, number) for number in range(200)]
     for caller in callers:
         caller.start()
@@ -316,7 +313,7 @@ def _kill_and_count(file: Path, url: str, schema: str) -> None:
         for share in (10, 60, 110):
             wait_answered(share)
             gateway.kill()
-            gateway = GatewayProcess(file, model_process.url, "--grace", "30s", port=port, store=store)
+            gateway = place.process(model_process.url, "--grace", "30s", port=port)
             wait_answered(share + 20)
             model_process.kill()
             model_process = ModelServerProcess(model_port)
@@ -330,7 +327,7 @@ def _kill_and_count(file: Path, url: str, schema: str) -> None:
 
     assert answered() == 200
     assert all(callers[number].content == answer.content for number, answer in direct.items())
-    with holdfast.connect(url, schema=schema) as queue:
+    with place.connect() as queue:
         states: dict[str, Any] = queue.counts()
     assert states.get("done", 0) >= 200
     assert set(states) <= {"done", "failed", "cancelled"}

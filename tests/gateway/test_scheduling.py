@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import OpenAnswer, RunningGateway, body_of
+from tests.support.gateway import OpenAnswer, RunningGateway, StorePlace, body_of
 from tests.support.model_server import ModelServer
 from tests.support.service import wait_until
 
@@ -29,20 +29,20 @@ def all_waiting(gateway: RunningGateway, upstream: ModelServer, open_all: Callab
 @pytest.mark.slow("it sends 60 requests")
 @pytest.mark.gateway_settings(num_ctx=dict.fromkeys(MODELS, 8192))
 def test_a_mixed_backlog_costs_two_swaps_if_the_context_lengths_are_pinned(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
     rng = random.Random(7)
     requests = [(model, rng.choice((2048, 4096, 8192))) for model in MODELS for _ in range(20)]
     rng.shuffle(requests)
 
     statuses = all_waiting(
-        gateway,
+        served,
         upstream,
-        lambda: [gateway.open(model=model, options={"num_ctx": length}) for model, length in requests],
+        lambda: [served.open(model=model, options={"num_ctx": length}) for model, length in requests],
     )
 
     assert statuses == [200] * 61
-    assert gateway.gateway.status().switches == 2
+    assert served.gateway.status().switches == 2
     assert len(upstream.events("load")) == 3
     assert {one["options"]["num_ctx"] for one in upstream.generations} == {8192}
 
@@ -97,21 +97,21 @@ def test_tenants_take_turns_so_that_single_requests_do_not_wait_for_a_heavy_call
 
 
 @pytest.mark.gateway_settings(residence=0.05)
-def test_another_model_is_loaded_within_the_residence_bound(gateway: RunningGateway, upstream: ModelServer) -> None:
+def test_another_model_is_loaded_within_the_residence_bound(served: RunningGateway, upstream: ModelServer) -> None:
     def open_all() -> list[OpenAnswer]:
-        return [*(gateway.open(text="same") for _ in range(40)), gateway.open(model="qwen:7b", text="other")]
+        return [*(served.open(text="same") for _ in range(40)), served.open(model="qwen:7b", text="other")]
 
-    all_waiting(gateway, upstream, open_all)
+    all_waiting(served, upstream, open_all)
     order = [one["prompt"] for one in upstream.generations]
 
     # The bound passes while the first request is held; without one, the other model comes after all 40.
     assert order.index("other") < 30
 
 
-def test_a_higher_priority_goes_first_up_to_the_ceiling_of_the_token(file: Any, upstream: ModelServer) -> None:
-    from tests.support.gateway import running_gateway
-
-    with running_gateway(str(file), f"http://127.0.0.1:{upstream.port}", tokens=True) as gateway:
+def test_a_higher_priority_goes_first_up_to_the_ceiling_of_the_token(
+    place: StorePlace, upstream: ModelServer
+) -> None:
+    with place.gateway(f"http://127.0.0.1:{upstream.port}", tokens=True) as gateway:
         urgent = gateway.token_client("urgent", priority_max=5)
         plain = gateway.token_client("plain", priority_max=0)
         upstream.script.hold = True
@@ -208,17 +208,17 @@ def test_a_request_to_load_loads_and_is_answered_as_by_the_server(
 
 @pytest.mark.gateway_settings(queue_max=3, queue_max_per_tenant=2)
 def test_callers_beyond_the_bound_are_refused_in_the_dialect_of_their_path(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    answers = [gateway.open()]
+    answers = [served.open()]
     wait_until(lambda: upstream.generations)
-    answers += [gateway.open() for _ in range(2)]
-    wait_until(lambda: len(gateway.jobs("ready")) == 2)
-    own = [gateway.generate(path) for path in ("/api/chat", "/v1/chat/completions", "/v1/messages")]
-    answers.append(gateway.open(headers={"holdfast-tenant": "other"}))
-    wait_until(lambda: len(gateway.jobs("ready")) == 3)
-    full = gateway.generate(headers={"holdfast-tenant": "third"})
+    answers += [served.open() for _ in range(2)]
+    wait_until(lambda: len(served.jobs("ready")) == 2)
+    own = [served.generate(path) for path in ("/api/chat", "/v1/chat/completions", "/v1/messages")]
+    answers.append(served.open(headers={"holdfast-tenant": "other"}))
+    wait_until(lambda: len(served.jobs("ready")) == 3)
+    full = served.generate(headers={"holdfast-tenant": "third"})
     upstream.script.hold = False
 
     assert [answer.response.status for answer in answers] == [200] * 4
@@ -231,17 +231,17 @@ def test_callers_beyond_the_bound_are_refused_in_the_dialect_of_their_path(
 
 @pytest.mark.gateway_settings(hold_headers=0.05)
 def test_a_caller_who_waits_is_told_its_position_and_an_estimate(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
     upstream.script.hold = True
-    first = gateway.open()
+    first = served.open()
     wait_until(lambda: upstream.generations)
     others: list[OpenAnswer] = []
     for model in ("qwen:7b", "llama:8b", "qwen:7b"):
-        others.append(gateway.open(model=model, stream=True))
-        wait_until(lambda: len(gateway.jobs("ready")) == len(others))
+        others.append(served.open(model=model, stream=True))
+        wait_until(lambda: len(served.jobs("ready")) == len(others))
     shown = [int(answer.response.headers["Holdfast-Position"]) for answer in others]
-    jobs = [gateway.client.get(f"/jobs/{answer.response.headers['Holdfast-Job']}").json for answer in others]
+    jobs = [served.client.get(f"/jobs/{answer.response.headers['Holdfast-Job']}").json for answer in others]
     upstream.script.hold = False
 
     # The loaded model goes first.

@@ -21,17 +21,19 @@ def frames_of(path: str, script: Script) -> list[bytes]:
 
 
 @pytest.mark.parametrize("path", ENDS)
-def test_the_terminator_is_sent_after_the_commit(path: str, gateway: RunningGateway, upstream: ModelServer) -> None:
+def test_the_terminator_is_sent_after_the_commit(path: str, served: RunningGateway, upstream: ModelServer) -> None:
     upstream.script.hold = True
-    answer = gateway.open(path, stream=True)
-    job = gateway.wait_for_job("running")
+    answer = served.open(path, stream=True)
+    job = served.wait_for_job("running")
     wait_until(lambda: upstream.generations)
     seen = b""
-    with gateway.queue.transaction() as transaction:
-        # Opened, so that no other writer commits.
+    with served.queue.transaction() as transaction:
+        # On SQLite no other writer commits; on PostgreSQL none of this job.
         transaction.enqueue("other")
+        if served.on_server:
+            transaction.execute(f"select 1 from {served.schema}.job where id = ? for update", [job.id])
         upstream.script.hold = False
-        exchange = gateway.gateway.exchanges.get(job.id)
+        exchange = served.gateway.exchanges.get(job.id)
         assert exchange is not None
         wait_until(lambda: exchange.terminated == "end")
         content = b"".join(frames_of(path, upstream.script))
@@ -44,19 +46,21 @@ def test_the_terminator_is_sent_after_the_commit(path: str, gateway: RunningGate
 
     assert seen + rest == content
     assert ENDS[path] in rest
-    assert gateway.queue.get(job.id).state == "done"
+    assert served.queue.get(job.id).state == "done"
 
 
 def test_the_model_server_hears_of_a_request_after_its_job_is_committed(
-    gateway: RunningGateway, upstream: ModelServer
+    served: RunningGateway, upstream: ModelServer
 ) -> None:
-    gateway.generate()
+    served.generate()
     before = len(upstream.events("request"))
-    with gateway.queue.transaction() as transaction:
-        # Opened, so that no other writer commits.
+    with served.queue.transaction() as transaction:
+        # On SQLite no other writer commits; on PostgreSQL none that stores jobs.
         transaction.enqueue("other")
-        answer = gateway.open(text="second")
-        wait_until(lambda: [one for one in gateway.gateway.exchanges if one.ended is None])
+        if served.on_server:
+            transaction.execute(f"lock table {served.schema}.job in exclusive mode")
+        answer = served.open(text="second")
+        wait_until(lambda: [one for one in served.gateway.exchanges if one.ended is None])
         assert len(upstream.events("request")) == before
     assert answer.response.status == 200
 
@@ -239,16 +243,14 @@ def test_a_finished_stream_can_be_read_after_each_frame(path: str, served: Runni
         assert read.headers["content-type"] == answer.headers["content-type"]
 
 
-def test_a_running_stream_can_be_read_by_others_from_any_frame(
-    gateway: RunningGateway, upstream: ModelServer
-) -> None:
+def test_a_running_stream_can_be_read_by_others_from_any_frame(served: RunningGateway, upstream: ModelServer) -> None:
     upstream.script.token_seconds = 0.02
-    answer = gateway.open(stream=True)
+    answer = served.open(stream=True)
     seen = [answer.line(), answer.line()]
     job_id = answer.response.headers["Holdfast-Job"]
     attempt = answer.response.headers["Holdfast-Attempt"]
 
-    attached = [gateway.client.get(f"/jobs/{job_id}/stream?after={after}&attempt={attempt}") for after in (0, 1, 2)]
+    attached = [served.client.get(f"/jobs/{job_id}/stream?after={after}&attempt={attempt}") for after in (0, 1, 2)]
 
     content = b"".join(seen) + answer.rest()
     assert attached[0].content == content
@@ -256,22 +258,22 @@ def test_a_running_stream_can_be_read_by_others_from_any_frame(
     assert attached[2].content == content[len(b"".join(seen)) :]
 
 
-def test_frames_of_another_attempt_are_not_joined(gateway: RunningGateway, upstream: ModelServer) -> None:
+def test_frames_of_another_attempt_are_not_joined(served: RunningGateway, upstream: ModelServer) -> None:
     upstream.script.cut_after = [0]
-    job_id = gateway.generate(stream=True).headers["Holdfast-Job"]
+    job_id = served.generate(stream=True).headers["Holdfast-Job"]
 
-    assert gateway.client.get(f"/jobs/{job_id}/stream?after=1").status == 409
-    assert gateway.client.get(f"/jobs/{job_id}/stream?after=1&attempt=1").status == 409
-    assert gateway.client.get(f"/jobs/{job_id}/stream?after=1&attempt=2").status == 200
-    assert gateway.client.get(f"/jobs/{job_id}/stream").status == 200
+    assert served.client.get(f"/jobs/{job_id}/stream?after=1").status == 409
+    assert served.client.get(f"/jobs/{job_id}/stream?after=1&attempt=1").status == 409
+    assert served.client.get(f"/jobs/{job_id}/stream?after=1&attempt=2").status == 200
+    assert served.client.get(f"/jobs/{job_id}/stream").status == 200
 
 
-def test_a_stream_that_broke_can_be_read_as_far_as_it_came(gateway: RunningGateway, upstream: ModelServer) -> None:
+def test_a_stream_that_broke_can_be_read_as_far_as_it_came(served: RunningGateway, upstream: ModelServer) -> None:
     frames = frames_of("/api/chat", upstream.script)
     upstream.script.cut_after = [len(frames[0]) + len(frames[1])]
-    job_id = gateway.generate(stream=True).headers["Holdfast-Job"]
+    job_id = served.generate(stream=True).headers["Holdfast-Job"]
 
-    read = gateway.client.get(f"/jobs/{job_id}/stream?after=1").content
+    read = served.client.get(f"/jobs/{job_id}/stream?after=1").content
 
     assert read.startswith(frames[1])
     assert job_id in json.loads(read[len(frames[1]) :])["error"]

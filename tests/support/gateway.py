@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.gateway import server as gateway_server
@@ -53,6 +53,11 @@ class RunningGateway:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._answers: list[OpenAnswer] = []
+
+    @property
+    def on_server(self) -> bool:
+        """Whether its store is on PostgreSQL."""
+        return self.url.startswith("postgres")
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -189,6 +194,27 @@ def running_gateway(
     finally:
         running.stop()
         running.queue.close()
+
+
+class StorePlace(NamedTuple):
+    """Where a store is; *path* is its file, or names the files of the test beside it."""
+
+    url: str
+    schema: str
+    path: Path
+
+    def connect(self) -> holdfast.Queue:
+        """Return a queue on the store."""
+        return holdfast.connect(self.url, schema=self.schema)
+
+    def gateway(self, upstream: str, **settings: Any) -> AbstractContextManager[RunningGateway]:
+        """Run a gateway on the store for a block."""
+        return running_gateway(self.url, upstream, schema=self.schema, **settings)
+
+    def process(self, upstream: str, *arguments: str, port: int = 0) -> GatewayProcess:
+        """Start a gateway on the store in a process of its own."""
+        store = ("--url", self.url, "--schema", self.schema)
+        return GatewayProcess(self.path, upstream, *arguments, port=port, store=store)
 
 
 class GatewayProcess:

@@ -1,6 +1,7 @@
 """A gateway in a process of its own that kills itself before a statement.
 
 Arguments: the file or URL of the store, its schema, the URL of the model server, and the statement, empty for none.
+The statement `attempt` stands for the begin of an attempt, `ended` for the report that one is settled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from holdfast.client import connect
-from holdfast.gateway import server as gateway_server
+from holdfast.gateway import attempts, server as gateway_server
 from holdfast.gateway.gateway import Gateway
 from holdfast.gateway.settings import GatewaySettings
 from holdfast.service import server
@@ -26,6 +27,9 @@ def main(url: str, schema: str, upstream: str, stage: str) -> None:
     killer, postgres = Killer(stage), postgres_store.PostgresStore
     vars(connect)["SqliteStore"] = functools.partial(SqliteStore, observe=killer)
     vars(postgres_store)["PostgresStore"] = functools.partial(postgres, observe=killer)
+    run, ended = attempts.Attempts.run, attempts.Settlements.ended
+    vars(attempts)["Attempts"].run = lambda *given: (killer("attempt"), run(*given))[1]
+    vars(attempts)["Settlements"].ended = lambda *given: (killer("ended"), ended(*given))[1]
     listener = server.listen("127.0.0.1", 0)
 
     def started(_stop: Callable[[], object], _gateway: Gateway) -> None:
