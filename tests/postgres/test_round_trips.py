@@ -10,10 +10,13 @@ import pytest
 import holdfast
 from holdfast import Artifact, Done, errors
 from holdfast.client import queue_state
+from holdfast.client.connect import queue_on
 from holdfast.domain.artifacts import UploadRow
 from holdfast.storage.contract import StoreTransaction
-from tests.support.postgres_schemas import make_empty
-from tests.support.postgres_server import Server
+from holdfast.storage.postgres.store import PostgresStore
+from tests.support import postgres_schemas
+from tests.support.clock import ManualClock
+from tests.support.postgres_server import Server, database_url
 from tests.support.wire import Wire
 
 _SCHEMA = "holdfast_faults"
@@ -22,7 +25,7 @@ _MANY = 1_000
 
 @pytest.fixture
 def queue(server: Server, wire: Wire) -> Iterator[holdfast.Queue]:
-    make_empty(server.url, _SCHEMA)
+    postgres_schemas.make_empty(server.url, _SCHEMA)
     with holdfast.connect(wire.url, schema=_SCHEMA) as made:
         yield made
     wire.calm()
@@ -63,6 +66,22 @@ def test_a_request_with_artifacts_and_an_exclusive_worker_takes_few_round_trips(
     assert queue.get("third").state == "done"
     [response] = [one for one in queue.artifacts("second") if one.name == "response"]
     assert response.size == 2
+
+
+def test_rows_read_ahead_are_read_again_once_the_claim_itself_has_made_jobs_ready() -> None:
+    clock = ManualClock()
+    worker: Any = {"worker": "gateway", "exclusive": True, "incarnation": "1", "affinity": "large"}
+    with (
+        postgres_schemas.migrated_schema() as schema,
+        queue_on(PostgresStore(database_url(), schema=schema, clock=clock)) as queue,
+    ):
+        queue.enqueue("model", job_id="later", affinity="large", delay=10)
+        assert queue.claim_many(limit=1, **worker) == []
+        queue.enqueue("model", job_id="lower", affinity="large", priority=-1)
+        clock.advance(11)
+        claims = queue.claim_many(limit=1, **worker)
+    # Before its maintenance, the claim has read that only the other job is ready.
+    assert [claim.job.id for claim in claims] == ["later"]
 
 
 @pytest.mark.slow("twenty runs of a transaction, with pauses")

@@ -151,8 +151,12 @@ class SendingTransaction(SqlTransaction):
     def _read_before(self, statement: Statement) -> Rows | None:
         """Return the rows of a statement that was read ahead; forget the others that are not kept."""
         found = self._ahead.pop((statement.text, tuple(statement.values)), None)
-        self._ahead = {key: one for key, one in self._ahead.items() if one[1]}
+        self._forget_ahead()
         return None if found is None else found[0]
+
+    def _forget_ahead(self) -> None:
+        if self._ahead:
+            self._ahead = {key: one for key, one in self._ahead.items() if one[1]}
 
     async def send(
         self,
@@ -167,6 +171,8 @@ class SendingTransaction(SqlTransaction):
             return
         self._observe_begin()
         self._settings.observe(name)
+        # It may change what was read ahead.
+        self._forget_ahead()
         statements = self._statements(name, values, many)
         each = None if expected is None else expected // len(statements)
         self._unsent += [_Unsent(name, one, each) for one in statements]
@@ -197,7 +203,7 @@ class SendingTransaction(SqlTransaction):
         for one, rows in zip(sent, replies, strict=True):
             if one.expected is not None:
                 check_changed(one.name, rows, one.expected)
-        self._ahead = {key: one for key, one in self._ahead.items() if one[1]} if self._ahead else {}
+        self._forget_ahead()
         for (one, kept), rows in zip(reads, replies[len(replies) - len(reads) :], strict=True):
             self._ahead[one.statement.text, tuple(one.statement.values)] = (rows, kept)
         return replies[: len(replies) - len(reads)]
