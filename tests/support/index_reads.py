@@ -20,6 +20,20 @@ def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
     return int(read)
 
 
+def wait_for_ends(url: str) -> None:
+    """Return once the server has ended the connections of all closed queues, and so has counted all that they read."""
+    patience = threading.Event()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(int(PATIENCE_SECONDS / 0.01)):
+            [[left]] = connection.execute(
+                "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'holdfast'"
+            ).fetchall()
+            if not left:
+                return
+            patience.wait(0.01)
+    raise AssertionError("a queue is still open")
+
+
 def settled(count: Callable[[], int], but_not: int | None = None) -> int:
     """Return a count once it is stable, because the server updates statistics with a delay."""
     patience = threading.Event()
