@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import holdfast
 from tests.cli.conftest import Cli
 
@@ -20,6 +22,24 @@ def test_events_prints_one_line_per_event_in_order(cli: Cli) -> None:
     lines = cli.text("events").splitlines()
 
     assert [line.split()[1:4] for line in lines] == [["done", "one", "email.send"], ["done", "two", "email.send"]]
+
+
+@pytest.mark.parametrize("columns", [24, 40, 69, 80])
+def test_a_narrow_terminal_wraps_an_event_and_loses_nothing(cli: Cli, columns: int) -> None:
+    job_id = "01a1ec60-3a7d-756c-9828-a3d1b31cdc68"
+    cli.queue.enqueue("report.monthly.aggregate", job_id=job_id, max_attempts=1)
+    claim = cli.queue.claim(worker="w1")
+    assert claim is not None
+    cli.queue.settle(claim, holdfast.Failed("no", reason="column_not_found"))
+
+    lines = cli.text("events", columns=columns).splitlines()
+
+    assert max(map(len, lines)) <= columns
+    joined = "".join("".join(lines).split())
+    for part in (job_id, "failed", "report.monthly.aggregate", "attempt=1", "failure=column_not_found(transient)"):
+        assert part in joined
+    if columns >= 40:
+        assert any(job_id in line for line in lines), "an id can be copied"
 
 
 def test_events_in_json_are_lines_with_a_cursor(cli: Cli) -> None:

@@ -14,6 +14,7 @@ import holdfast
 from holdfast.cli import errors
 from holdfast.cli.root import root
 from holdfast.cli.terminal import Terminal
+from holdfast.errors import StoreFull
 from tests.cli.conftest import Cli
 
 ON_EXISTING = [
@@ -53,6 +54,33 @@ def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, argument
     assert f"there is no queue at {str(cli.path)!r}" in output
     assert "hint: set --url or HOLDFAST_URL" in output
     assert not cli.path.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["enqueue", "a"], ["migrate"], ["limits", "set", "a"], ["serve"]], ids=" ".join
+)
+def test_a_folder_that_does_not_exist_is_wrong_usage(cli: Cli, tmp_path: Path, arguments: list[str]) -> None:
+    output = cli.refusal(*arguments, "--url", str(tmp_path / "missing" / "jobs.db"), code=2)
+
+    assert output.splitlines() == [
+        f"error: the folder {str(tmp_path / 'missing')!r} does not exist",
+        "hint: create it, or correct --url",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["stats"], ["enqueue", "a"], ["migrate"]], ids=" ".join)
+def test_a_queue_in_memory_is_refused_because_it_belongs_to_one_process(cli: Cli, arguments: list[str]) -> None:
+    output = cli.refusal(*arguments, "--url", ":memory:", code=2)
+
+    assert "a queue in memory exists only within the process that opens it" in output
+    assert "migrate" not in output
+
+
+def test_the_hint_on_a_full_disk_names_what_works_on_one() -> None:
+    hint = errors.describe(StoreFull("the disk is full; nothing was stored")).hint
+
+    assert hint.startswith("free some space on the disk of the store, then try again; ")
+    assert "'holdfast prune' deletes finished jobs, but needs some space itself" in hint
 
 
 def test_other_queues_in_the_folder_of_a_missing_one_are_named(cli: Cli, tmp_path: Path) -> None:

@@ -137,6 +137,22 @@ def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path,
     assert (ran.returncode, ran.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [(["jobs", "shwo"], 2), (["jobs", "shwo", "--json"], 2), (["jobs", "show", "missing"], 1)]
+)
+def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path, command: list[str], code: int) -> None:
+    given = environment(tmp_path)
+    command_line.run("enqueue", "a", env=given, cwd=tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with command_line.Command(
+        *command, cwd=tmp_path, env=given, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer
+    ) as ran:
+        os.close(writer)
+        assert ran.wait(command_line.PATIENCE_SECONDS) == code
+
+
 def test_an_ascii_terminal_gets_substitutes(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "k\N{LATIN SMALL LETTER U WITH DIAERESIS}")
 

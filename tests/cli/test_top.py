@@ -73,6 +73,18 @@ def test_it_fits_the_screen_and_begins_with_what_matters(width: int, height: int
     assert any("llama" in line for line in lines)
 
 
+@pytest.mark.parametrize("needs", [1, 3])
+def test_a_narrow_screen_wraps_what_needs_an_operator(needs: int) -> None:
+    lines = lines_of(overview(needs=needs, lanes=1), 40, 60)
+
+    assert max(map(len, lines)) <= 40
+    whole = " ".join(" ".join(lines).split())
+    assert "10,000+ ready · 3 running · 2 scheduled · 1 blocked · 7 parked · oldest 1m 30s" in whole
+    for one in overview(needs=needs, lanes=1).needs:
+        assert f"! {one.what}" in whole
+        assert one.command in whole
+
+
 def test_lanes_are_sorted_by_the_chosen_column() -> None:
     seen = overview(needs=0, lanes=3)
     rows = [replace(one, failed=n, ready=10 - n) for n, one in enumerate(seen.lanes)]

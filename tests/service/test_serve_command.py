@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
+from holdfast.cli.terminal import Terminal
 from tests.support.serve_process import serving
 
 BYTES = {"Content-Type": "application/octet-stream"}
@@ -52,6 +53,15 @@ def test_a_server_creates_its_queue_and_ends_within_its_bound_on_sigterm(tmp_pat
         assert "Traceback" not in server.errors.read_text()
     with holdfast.connect(path) as queue:
         assert queue.get("one").state == "ready"
+
+
+def test_the_start_line_names_the_file_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal()
+    terminal.given_url = "jobs.db"
+    assert terminal.described_url == str(tmp_path / "jobs.db")
+    terminal.given_url = "postgresql://ada:secret@db.example.org/jobs"
+    assert terminal.described_url == "postgresql://ada:***@db.example.org/jobs"
 
 
 @pytest.mark.slow("it starts processes")

@@ -24,6 +24,23 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
         yield queue
 
 
+def test_workers_of_one_process_warn_once_together(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.enqueue("doc.chunk")
+    with (
+        caplog.at_level(logging.WARNING, logger="holdfast.worker"),
+        running_worker(queue, worker="first"),
+        running_worker(queue, worker="second"),
+    ):
+        wait_until(lambda: len(warned(caplog)) >= 1)
+        # A check that comes later has found both.
+        queue.enqueue("doc.chunk", lane="night")
+        wait_until(lambda: any("lane night" in line for line in warned(caplog)))
+        queue.enqueue("doc.chunk", lane="day")
+        wait_until(lambda: any("lane day" in line for line in warned(caplog)))
+
+    assert len(warned(caplog)) == 3
+
+
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "unserved jobs" in record.getMessage()]
 

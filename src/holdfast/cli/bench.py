@@ -14,7 +14,7 @@ import click
 import holdfast
 from holdfast import Done, Queue
 from holdfast.cli import errors, options, stats, tables
-from holdfast.cli.terminal import Terminal, sqlite_path
+from holdfast.cli.terminal import MEMORY, Terminal, sqlite_path
 
 _BATCH = 100
 _WORKER_JOBS = 500
@@ -76,7 +76,7 @@ def _temporary_queue(terminal: Terminal) -> Iterator[Queue]:
     if terminal.url.startswith(("http://", "https://")):
         raise errors.CommandError("bench measures a store, not a server", hint="give --url the store of the server")
     path = sqlite_path(terminal.url)
-    if terminal.url == ":memory:" or path is not None:
+    if terminal.url == MEMORY or path is not None:
         beside = Path() if path is None else path.parent
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=beside) as folder:
             queue = holdfast.connect(str(Path(folder) / "bench.db"))

@@ -1,6 +1,7 @@
 """Error output: one line with the message, one with a hint, and a stable exit code."""
 
 import json
+import os
 import shlex
 import sys
 from typing import Final, NamedTuple
@@ -41,7 +42,8 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     OutcomeUnknown: "repeat the command; with --id this is always safe",
     errors.HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
     errors.StoreBusy: "another process is writing; try again",
-    errors.StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
+    errors.StoreFull: "free some space on the disk of the store, then try again; 'holdfast prune' deletes finished"
+    " jobs, but needs some space itself",
     errors.StoreDamaged: "restore the file from a backup",
 }
 
@@ -70,16 +72,24 @@ class ErrorReport(NamedTuple):
 def report_error(error: Exception, *, as_json: bool) -> int:
     """Write *error* to standard error, as text or as JSON, and return the exit code."""
     described = describe(error)
+    try:
+        _write(described, as_json=as_json)
+    except BrokenPipeError:
+        # Nobody reads it; the exit code still tells. Buffered output must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    return described.exit_code
+
+
+def _write(described: ErrorReport, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"error": {"code": described.code, "message": described.message}}), err=True)
-        return described.exit_code
+        return
     screen = console(sys.stderr)
     for label, style, text in (("error:", "bold red", described.message), ("hint:", "cyan", described.hint)):
         if text:
             # Wrap at spaces: a terminal breaks lines anywhere. A command stays on one line for copying.
             unwrapped = not screen.is_terminal or (label == "hint:" and text.startswith("holdfast "))
             screen.print(Text.assemble((label, style), " ", formatting.clean(text, keep="")), soft_wrap=unwrapped)
-    return described.exit_code
 
 
 def describe(error: Exception) -> ErrorReport:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,8 @@ from holdfast.domain import validation
 _PAGE = 1_000
 _LIMIT = 100
 _POLL_SECONDS = 0.5
+# The time, the name, and a job's id beside them.
+_WIDTH_MIN = 70
 
 
 class Reader:
@@ -95,15 +98,21 @@ def _print_event(terminal: Terminal, event: types.Event) -> None:
     if terminal.json:
         terminal.emit(json_view.event(event))
         return
-    # One grid per event: text too long for the terminal continues below the job's id.
-    line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    line.add_column(no_wrap=True)
-    line.add_column(no_wrap=True)
     about = Text(formatting.clean(f"{event.job_id}  {event.kind}", keep=""))
     about.append(f"  {formatting.clean(_details(event.details), keep='')}".rstrip(), "dim")
-    line.add_row(
-        formatting.timestamp(event.at), Text(f"{event.name:<9}", tables.STATE_STYLES.get(event.name, "")), about
-    )
+    at, name = formatting.timestamp(event.at), Text(f"{event.name:<9}", tables.STATE_STYLES.get(event.name, ""))
+    # One grid per event: text too long for the terminal continues below the job's id, or below the time if an id
+    # would not fit beside it.
+    line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    if terminal.out.width < _WIDTH_MIN:
+        line.add_column(overflow="fold")
+        line.add_row(Text.assemble(at, "  ", name))
+        line.add_row(Padding(about, (0, 0, 0, 2)))
+    else:
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_column(overflow="fold")
+        line.add_row(at, name, about)
     terminal.show(line)
 
 

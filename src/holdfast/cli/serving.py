@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from holdfast.cli import errors, formatting
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.terminal import MEMORY, Terminal
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -62,8 +62,10 @@ def listen(terminal: Terminal, host: str, port: int, level: str, *, tokens: bool
     from holdfast.service import server  # noqa: PLC0415  # needs an extra
 
     server.check_address(host, tokens=tokens)
-    with terminal.queue(create=True, over_http=False) as queue:
-        active = sum(one.state(terminal.now) == "active" for one in queue.admin.tokens.list())
+    active = 0
+    if terminal.url != MEMORY:
+        with terminal.queue(create=True, over_http=False) as queue:
+            active = sum(one.state(terminal.now) == "active" for one in queue.admin.tokens.list())
     listener = server.listen(host, port)
     logging.basicConfig(
         stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"

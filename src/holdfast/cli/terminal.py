@@ -29,6 +29,7 @@ from holdfast.storage.runners import SyncRunner
 
 DEFAULT_URL = "holdfast.db"
 SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
+MEMORY = ":memory:"
 
 
 class Terminal:
@@ -62,8 +63,9 @@ class Terminal:
 
     @property
     def described_url(self) -> str:
-        """The queue's URL with credentials masked, for messages."""
-        return masking.mask_url(self.url)
+        """The absolute path of a SQLite file, or the queue's URL with credentials masked, for messages."""
+        path = sqlite_path(self.url)
+        return masking.mask_url(self.url) if path is None else str(path.resolve())
 
     @cached_property
     def out(self) -> Console:
@@ -90,8 +92,7 @@ class Terminal:
             queue = holdfast.connect(self.url)
         else:
             queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
-            if not create:
-                self._check_exists()
+            self._check_path(create=create)
         try:
             yield queue
             # A command is shorter than the ten seconds after which a process writes what it has counted.
@@ -195,25 +196,37 @@ class Terminal:
             task = bar.add_task(formatting.clean(text), total=total or None)
             yield lambda count: bar.advance(task, count)
 
-    def _check_exists(self) -> None:
+    def _check_path(self, *, create: bool) -> None:
+        """Raise if *url* names no queue, or a place where none can be created."""
+        if self.url == MEMORY:
+            raise errors.CommandError(
+                "a queue in memory exists only within the process that opens it, so this command would find it empty"
+                " and lose what it stores",
+                hint="give --url a file, postgresql://… or http://…",
+            )
         path = sqlite_path(self.url)
         try:
-            missing = path is not None and not path.exists()
+            missing = path is not None and not (path.parent if create else path).exists()
         except OSError:  # a folder may not be searched: opening the queue tells that
             return
-        if path is not None and missing:
-            beside = sorted(lock.name.removesuffix("-holdfast") for lock in path.parent.glob("*-holdfast"))
-            found = f"; in the same folder there is {', '.join(beside[:3])}" if beside else ""
+        if path is None or not missing:
+            return
+        if create:
             raise errors.CommandError(
-                f"there is no queue at {str(path)!r}{found}",
-                hint="set --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create a queue",
-                code="store_missing",
+                f"the folder {str(path.absolute().parent)!r} does not exist", hint="create it, or correct --url"
             )
+        beside = sorted(lock.name.removesuffix("-holdfast") for lock in path.parent.glob("*-holdfast"))
+        found = f"; in the same folder there is {', '.join(beside[:3])}" if beside else ""
+        raise errors.CommandError(
+            f"there is no queue at {str(path)!r}{found}",
+            hint="set --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create a queue",
+            code="store_missing",
+        )
 
 
 def sqlite_path(url: str) -> Path | None:
     """Return the path of the SQLite file that *url* names, or None."""
-    if url == ":memory:":
+    if url == MEMORY:
         return None
     scheme, separator, rest = url.partition("://")
     if not separator:

@@ -7,11 +7,11 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -27,6 +27,7 @@ _SENTENCE_STYLES: Final = {"working": "bold green", "idle": "bold", "stopped": "
 _NEED_STYLES: Final = {"problem": "red", "warning": "yellow"}
 _FLOW_STYLES: Final = {"arrived": "cyan", "done": "green", "failed": "red"}
 _UNBOUNDED: Final = 10_000
+_PLAIN: Final = Console()
 # The lines of the sentence, the counts and the flow, and those above the rows of a table.
 _FIXED_LINES: Final = 7
 _LANES_HEAD: Final = 4
@@ -165,10 +166,11 @@ def draw(seen: Overview, width: int, height: int, *, plain: bool = False, sort: 
     """Return the overview for a terminal of *width* and *height*: needs and lanes share the lines that are left."""
     lanes = sorted(seen.lanes, key=SORTS[sort])
     lane_lines = _LANES_HEAD + min(len(lanes), _LANES_LEAST) if lanes else 0
-    free = height - _FIXED_LINES - lane_lines
+    head, flow = (_wrapped(texts, width) for texts in (_head(seen, width), _flow(seen, width, plain=plain)))
+    free = height - len(head) - len(flow) - lane_lines
     model_rows = min(len(seen.models), _MODELS_MOST if height >= 2 * _FIXED_LINES + 20 else _MODELS_LEAST)
     models = _models(seen.models, model_rows, width)
-    lines = [*_head(seen, width), *_needs(seen, width, free - len(models)), *_flow(seen, width, plain=plain)]
+    lines = [*head, *_needs(seen, width, free - len(models)), *flow]
     left = height - len(lines) - len(models) - _LANES_HEAD
     parts: list[RenderableType] = list(lines)
     if lanes and left > 0:
@@ -194,7 +196,7 @@ def _head(seen: Overview, width: int) -> Iterator[Text]:
         f"oldest {_seconds(seen.oldest_age_seconds)}" if seen.ready else "",
         formatting.number(active, "active worker"),
     )
-    yield _shortened(" · ".join(filter(None, counts)), width, "dim")
+    yield Text(" · ".join(filter(None, counts)), "dim")
 
 
 def _needs(seen: Overview, width: int, lines: int) -> Iterator[Text]:
@@ -204,22 +206,22 @@ def _needs(seen: Overview, width: int, lines: int) -> Iterator[Text]:
     yield Text("")
     yield Text("Needs you", "bold")
     rows = max(lines - 2, 1)
-    shown, drawn = seen.needs, _need
-    if 2 * len(shown) + (seen.needs_total > len(shown)) > rows:
-        drawn = _need_in_one_line
+    shown = seen.needs
+    whole = [line for need in shown for line in _need(seen, need, width)]
+    if len(whole) + (seen.needs_total > len(shown)) > rows:
         if len(shown) + (seen.needs_total > len(shown)) > rows:
             shown = shown[: max(rows - 1, 1)]
-    for need in shown:
-        yield from drawn(seen, need, width)
+        whole = [line for need in shown for line in _need_in_one_line(seen, need, width)]
+    yield from whole
     if hidden := seen.needs_total - len(shown):
         yield Text(f"  and {hidden} more", "dim")
 
 
-def _need(seen: Overview, need: Need, width: int) -> Iterator[Text]:
-    yield _shortened(_what(seen, need), width, _NEED_STYLES[need.severity])
+def _need(seen: Overview, need: Need, width: int) -> list[Text]:
     room = width - len(need.command) - 4
     detail = _shortened(f"  {need.cause}", room, "dim").append("  ") if need.cause and room > 20 else Text("  ")
-    yield _with_command(detail, need)
+    what = Text(formatting.clean(_what(seen, need), keep=""), _NEED_STYLES[need.severity])
+    return _wrapped([what, _with_command(detail, need)], width)
 
 
 def _need_in_one_line(seen: Overview, need: Need, width: int) -> Iterator[Text]:
@@ -294,6 +296,11 @@ def _bounded(number: int) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else formatting.duration(1000 * seconds)
+
+
+def _wrapped(texts: Iterable[Text], width: int) -> list[Text]:
+    """Return the lines that *texts* take on a terminal of *width*: nothing is cut off."""
+    return [line for text in texts for line in text.wrap(_PLAIN, max(width, 10), overflow="fold")]
 
 
 def _shortened(text: str, width: int, style: str) -> Text:

@@ -34,6 +34,7 @@ class HeldAttempts:
         """Those of them that calls in flight settle."""
         self._unacknowledged: dict[RunningAttempt, None] = {}
         """Those whose claims are not acknowledged yet."""
+        self._wait_logged = False
 
     def __len__(self) -> int:
         """Return the number of attempts."""
@@ -96,6 +97,18 @@ class HeldAttempts:
     def any_to_settle(self) -> bool:
         """Whether decided attempts wait for their settlement."""
         return bool(self._to_settle)
+
+    def log_wait(self, seconds: float) -> None:
+        """Log once that a worker that stops waits up to *seconds* for the store, if attempts are to be settled."""
+        if self._to_settle and not self._wait_logged:
+            self._wait_logged = True
+            jobs = "1 job" if len(self._to_settle) == 1 else f"{len(self._to_settle)} jobs"
+            log.warning(
+                "the store does not answer: tries for %.0f s more to settle or release %s, then the leases expire;"
+                " a second signal ends the wait",
+                seconds,
+                jobs,
+            )
 
     def to_settle(self) -> list[RunningAttempt]:
         """Return decided attempts, as many as one call can settle; they stay here until they have ended."""

@@ -168,9 +168,10 @@ class WorkerLoop:
             self._run_exchange(self._isolation().start(), 0)
 
     def _is_over(self) -> bool:
-        if self.shutdown.phase is Phase.OVER:
-            return True
-        return self.shutdown.phase is not Phase.RUNNING and not self.held and not self._exchanges
+        if self.shutdown.phase in {Phase.RUNNING, Phase.OVER}:
+            return self.shutdown.phase is Phase.OVER
+        waited = self.shutdown.has_waited_for_calls(self.held.log_wait, in_flight=bool(self._exchanges))
+        return waited and not self.held
 
     async def _close(self) -> None:
         if self._dispatcher is not None:

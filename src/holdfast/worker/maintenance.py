@@ -7,11 +7,13 @@ import asyncio
 import logging
 import os
 import socket
+import weakref
 from contextlib import suppress
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain import errors, results
 from holdfast.storage import notifications, randomness
+from holdfast.storage.store import Store
 from holdfast.version import __version__
 from holdfast.worker import loop, retry
 from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
@@ -24,6 +26,10 @@ _CHECK_SECONDS = 60.0
 _DECLARATION_SECONDS = 900.0
 # How long after its start a worker first checks for problems: workers that start with it have registered by then.
 _FIRST_CHECK_SECONDS = 5.0
+
+# The problems that were logged. The workers of a process that have a store in common, as those of the gateway, find
+# the same ones.
+_logged: weakref.WeakKeyDictionary[Store, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
 class WorkerMaintenance:
@@ -42,7 +48,7 @@ class WorkerMaintenance:
         self._retention_seconds = settings.retention_seconds
         self._worker_loop = worker_loop
         self._events = events
-        self._logged: set[tuple[str, str]] = set()
+        self._logged = _logged.setdefault(settings.store, set())
         self._lanes_checked = False
         self._published: set[str] = set()
         self._codec = settings.queue_state.codec
@@ -169,11 +175,12 @@ class WorkerMaintenance:
                 log.info(message, pruned.jobs, pruned.events)
 
     async def _check_problems(self) -> None:
-        """Log stuck, suspect and unserved jobs, each trouble once until it is resolved."""
+        """Log stuck, suspect and unserved jobs, each trouble once in this process until it is resolved."""
         self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * randomness.RANDOM.uniform(0.5, 1.5)
         findings = await self._calls.problems()
         problems = [finding for finding in findings if finding.status != "ok"]
         for finding in problems:
             if (finding.name, finding.subject) not in self._logged:
                 log.warning("%s: %s%s", finding.name, finding.detail, finding.remedy and f"; {finding.remedy}")
-        self._logged = {(finding.name, finding.subject) for finding in problems}
+        self._logged.clear()
+        self._logged.update((finding.name, finding.subject) for finding in problems)

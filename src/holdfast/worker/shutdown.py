@@ -3,6 +3,7 @@
 import asyncio
 import math
 import signal
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -13,6 +14,8 @@ from holdfast.worker.timers import Timer
 _ENDING_SECONDS = 3.5
 # The part of these seconds in which handlers may still react to the request to stop.
 _STOPPING_SECONDS = 1.0
+# How long a worker that holds nothing waits for the answer to its last call.
+_ANSWER_SECONDS = 1.5
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -47,6 +50,7 @@ class Shutdown:
         """The cancellation that stopped the worker, to be raised after the shutdown."""
         self._grace_seconds = grace_seconds
         self._timer = timer
+        self._late_at = math.inf
         self._ends_at: float | None = None
         """When the shutdown has to be complete, by the timer; None before the end of the grace period."""
 
@@ -64,6 +68,18 @@ class Shutdown:
             case Phase.RELEASING | Phase.OVER:
                 self.phase, self.phase_ends_at = Phase.OVER, math.inf
         return self.phase
+
+    def has_waited_for_calls(self, log_wait: Callable[[float], None], *, in_flight: bool) -> bool:
+        """Return whether a worker that holds nothing may leave: no call is *in_flight*, or it has taken too long.
+
+        If the last claim was carried out all the same, its lease expires, and the job is released because its handler
+        has not started. A worker that waits longer calls *log_wait* with the seconds that are left.
+        """
+        now = self._timer.monotonic()
+        self._late_at = min(self._late_at, now + _ANSWER_SECONDS) if in_flight else math.inf
+        if now >= self._late_at:
+            log_wait(self.phase_ends_at - now)
+        return not in_flight or now >= self._late_at
 
     def seconds_left(self, reserved: float) -> float:
         """Return how many seconds a step may take if later steps need *reserved* seconds."""
