@@ -18,8 +18,9 @@ PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 4)
 PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
 # More arguments for pytest, after all others.
 PYTEST_OPTIONS ?=
-# In a new checkout, one process compiles the tests; otherwise each of the processes would compile all of them.
-COMPILE := test -e tests/__pycache__ || $(BIN)/python -m pytest -qq --collect-only >/dev/null
+# In a new checkout, one process compiles the tests and the sources, the latter also as programs that tests start import
+# them; otherwise each of the processes would compile all of them.
+COMPILE := test -e tests/__pycache__ || { $(BIN)/python -m compileall -q src && $(BIN)/python -m pytest -qq --collect-only >/dev/null; }
 # More arguments for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
 BENCH ?=
 

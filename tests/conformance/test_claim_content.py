@@ -10,7 +10,6 @@ from holdfast.domain.job import row_of
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.job_states import all_events
-from tests.support.stores import Harness
 
 
 def assert_as_stored(queue: Queue, limit: int = 100, **options: object) -> int:
@@ -86,9 +85,10 @@ def test_claims_in_a_lane_with_all_events_are_recorded(queue: Queue, kinds: int)
 
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_a_job_past_its_deadline_is_not_started_among_any_number(
-    harness: Harness, queue: Queue, clock: ManualClock, kinds: int
+    queue: Queue, clock: ManualClock, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more expired deadlines than one claim processes, so some remain when jobs are leased."""
+    monkeypatch.setattr(limits, "CHUNK", 10)
     count = 12 * limits.CHUNK
     queue.enqueue_many([NewJob(f"kind{number % kinds}", deadline=10) for number in range(count)])
     clock.advance(11)

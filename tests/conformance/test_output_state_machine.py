@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast import Claim, Conflict, Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, WaitTimeout
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.filesystems import MEMORY_FOLDER
-from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
+from tests.support.stores import DURABLE_ENGINES, Harness
+from tests.support.strategies import run_machine
 
 LEASE_SECONDS = 30
 OUTCOMES: list[Outcome] = [Done(), Failed("no", permanent=True), Failed("no", retry_after=0), Deferred(after=0)]
@@ -178,29 +179,13 @@ class OutputAgainstModel(RuleBasedStateMachine):
             assert [(chunk.epoch, chunk.text) for chunk in self.queue.output(job)] == texts[:100]
 
 
-def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
-    class OnThisEngine(OutputAgainstModel):
-        pass
-
-    OnThisEngine.engine = engine
-    chosen = settings(
-        max_examples=max(1, round(examples * SHARE_OF_LONG_TESTS[engine])),
-        stateful_step_count=steps,
-        derandomize=repeatable,
-        print_blob=not repeatable,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    run_state_machine_as_test(OnThisEngine, settings=chosen)
-
-
 @pytest.mark.slow("dozens of random histories are compared with a model")
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_streams_do_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=20, steps=40, repeatable=True)
+    run_machine(OutputAgainstModel, engine, examples=20, steps=40, repeatable=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_streams_do_what_the_model_does_for_long_and_at_random(engine: str) -> None:
-    _run(engine, examples=300, steps=60, repeatable=False)
+    run_machine(OutputAgainstModel, engine, examples=300, steps=60, repeatable=False)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released
 from holdfast.types import SessionClaim
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.filesystems import MEMORY_FOLDER
 from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelEntry, SessionModel
-from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
+from tests.support.stores import DURABLE_ENGINES, Harness
+from tests.support.strategies import run_machine
 
 NAMES = ("a", "b", "c")
 OUTCOMES: dict[str, Outcome] = {
@@ -202,29 +203,13 @@ def _serials(claim: SessionClaim | None) -> list[int]:
     return [] if claim is None else [job.payload for job in claim.entries]
 
 
-def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
-    class OnThisEngine(SessionsAgainstModel):
-        pass
-
-    OnThisEngine.engine = engine
-    chosen = settings(
-        max_examples=max(1, round(examples * SHARE_OF_LONG_TESTS[engine])),
-        stateful_step_count=steps,
-        derandomize=repeatable,
-        print_blob=not repeatable,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    run_state_machine_as_test(OnThisEngine, settings=chosen)
-
-
 @pytest.mark.slow("dozens of random histories are compared with a model")
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_sessions_do_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=16, steps=40, repeatable=True)
+    run_machine(SessionsAgainstModel, engine, examples=16, steps=40, repeatable=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_sessions_do_what_the_model_does_for_long_and_at_random(engine: str) -> None:
-    _run(engine, examples=400, steps=60, repeatable=False)
+    run_machine(SessionsAgainstModel, engine, examples=400, steps=60, repeatable=False)

@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from holdfast import Claim, Queue
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.filesystems import MEMORY_FOLDER
 from tests.support.model import Model, RefusalError, Request
-from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
+from tests.support.stores import DURABLE_ENGINES, Harness
 from tests.support.strategies import (
     FORGED,
     KINDS,
@@ -47,6 +46,7 @@ from tests.support.strategies import (
     requests,
     result_in,
     result_of,
+    run_machine,
     same,
     shown,
     tenants,
@@ -397,30 +397,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.settled.append((held, outcome))
 
 
-def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
-    class OnThisEngine(StoreAgainstModel):
-        pass
-
-    OnThisEngine.engine = engine
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    chosen = settings(
-        max_examples=round(examples * SHARE_OF_LONG_TESTS[engine]),
-        stateful_step_count=steps,
-        derandomize=repeatable,
-        print_blob=not repeatable,
-        deadline=None,
-        suppress_health_check=slow,
-    )
-    run_state_machine_as_test(OnThisEngine, settings=chosen)
-
-
 @pytest.mark.slow("dozens of random histories are compared with a model")
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_the_store_does_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=16, steps=50, repeatable=True)
+    run_machine(StoreAgainstModel, engine, examples=16, steps=50, repeatable=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_the_store_does_what_the_model_does_for_long_and_at_random(engine: str) -> None:
-    _run(engine, examples=600, steps=80, repeatable=False)
+    run_machine(StoreAgainstModel, engine, examples=600, steps=80, repeatable=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,22 @@ def refused(queue: Queue, field: str) -> Iterator[None]:
     before = list(statements_of(queue))
     with pytest.raises(InvalidInput) as caught:
         yield
-    assert caught.value.field == field
+    assert caught.value.field == field, f"the error names {caught.value.field!r}, not {field!r}"
     assert statements_of(queue) == before
+
+
+def all_refused(queue: Queue, calls: Iterable[tuple[object, str, Callable[[], object]]]) -> None:
+    """Expect that each call is refused; list those that are not. A call has a label and the field to be named."""
+    wrong, count = [], 0
+    for case, field, call in calls:
+        count += 1
+        try:
+            with refused(queue, field):
+                call()
+        except (AssertionError, pytest.fail.Exception) as error:
+            wrong.append(f"{label(case)}: {error}")
+    assert count, "there is no call"
+    assert not wrong, "\n".join(wrong)
 
 
 def duplicate(enqueued: Enqueued[Any] | AsyncEnqueued[Any]) -> Job:

@@ -13,7 +13,6 @@ import pytest
 
 import holdfast
 from holdfast.client.queue_state import state_of
-from holdfast.remote.store import HttpStore
 from tests.support.stores import Harness, harnesses, migrated_file
 
 CLOCK = "moves the clock of the store, or relies on one that stands still"
@@ -182,6 +181,9 @@ class HttpHarness(Harness):
 
     def open(self) -> holdfast.Queue:
         """Return another client."""
+        # Every test process imports this module, but only those that run tests over HTTP need an HTTP client.
+        from holdfast.remote.store import HttpStore
+
         queue = holdfast.connect(self._server.url)
         store = state_of(queue).store
         assert isinstance(store, HttpStore)

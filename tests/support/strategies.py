@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released
 from holdfast.domain.job import row_of
 from holdfast.types import Settlement
 from tests.support.claims import changed_job
 from tests.support.model import ModelJob, RefusalError, Request
+from tests.support.stores import SHARE_OF_LONG_TESTS
 
 KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k1", "k2")
 LEASE_MS = 30_000
@@ -189,3 +191,18 @@ def expected(job: ModelJob) -> dict[str, Any]:
 
 def event_name_of(outcome: tuple[Any, ...]) -> str:
     return "failed" if outcome[0] in {"permanent", "transient"} else str(outcome[0])
+
+
+def run_machine(
+    machine: type[RuleBasedStateMachine], engine: str, examples: int, steps: int, *, repeatable: bool
+) -> None:
+    """Run a state machine on an engine: fewer examples on a server, and the same each time if *repeatable*."""
+    chosen = settings(
+        max_examples=max(1, round(examples * SHARE_OF_LONG_TESTS[engine])),
+        stateful_step_count=steps,
+        derandomize=repeatable,
+        print_blob=not repeatable,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    run_state_machine_as_test(type("OnThisEngine", (machine,), {"engine": engine}), settings=chosen)
