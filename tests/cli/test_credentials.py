@@ -167,6 +167,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return result
 
 
+@pytest.mark.slow("it runs every command twice")
 def test_every_command_succeeds_without_showing_the_password(url: str) -> None:
     # These run until they are stopped, or ask a server.
     others = {("demo",), ("worker",), ("serve",), ("gateway",), ("gateway", "check")}

@@ -65,6 +65,7 @@ def test_event_loops_on_both_sides_of_a_fork_go_on(tmp_path: Path) -> None:
     assert seen["found"] == sorted(_each("before", "child", "parent"))
 
 
+@pytest.mark.slow("it waits for five processes, one after the other")
 def test_a_child_that_outlives_the_parent_loses_nothing_while_others_come_and_go(tmp_path: Path) -> None:
     seen = _run(tmp_path, forks.parent_goes_child_stays)
     assert seen["codes"] == [0, 0]

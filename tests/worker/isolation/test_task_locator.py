@@ -202,6 +202,7 @@ def test_a_library_function_is_found_by_the_module_that_makes_a_task_of_it(tmp_p
     assert ran.stdout == f"cwd {tmp_path}\n", ran.stderr
 
 
+@pytest.mark.slow("it starts two interpreters")
 def test_one_function_of_two_queues_has_the_options_of_the_right_one(tmp_path: Path) -> None:
     text = """
 def fail() -> None:
