@@ -7,13 +7,20 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Backoff, Deferred, Done, Failed, NewJob, Queue, Released, WaitTimeout
+from holdfast.domain import limits
 from tests.support.assertions import failure_of
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
 
 # Maintenance runs in bounded chunks. MANY jobs are several chunks, which ENOUGH claims process.
-MANY = 1_007
+CHUNK = 20
+MANY = 107
 ENOUGH = 20
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHUNK", CHUNK)
 
 
 class TestPromotion:
@@ -65,7 +72,7 @@ class TestPromotion:
         assert claim_ids(queue) == [mine.id]
 
     def test_one_claim_does_a_bounded_part_of_the_maintenance(self, queue: Queue, clock: ManualClock) -> None:
-        queue.enqueue_many([NewJob("mail", lane="other", delay=1) for _ in range(10_000)])
+        queue.enqueue_many([NewJob("mail", lane="other", delay=1) for _ in range(500)])
         queue.enqueue("mail", delay=60)
         clock.advance(1)
         assert queue.claim() is None
