@@ -19,6 +19,8 @@ from tests.worker.workers import Outage
 # A worker is idle shortly after its last job, but for the moments in which it looks for jobs, once a second.
 TRIES = 30
 IDLE_SECONDS = 0.03
+# A claim that finds fewer jobs than it may looks for due ones twice.
+CLAIM_LOOKS = 2
 STORES, CLAIMS = ("job_insert",), ("claim_header", "plain_guard", "ready_", "job_claim", "plain_claim", "claim_")
 
 
@@ -97,6 +99,33 @@ def test_a_job_that_finds_the_worker_idle_is_claimed_in_the_commit_that_stores_i
             async with serving(Worker(queue, exclusive=True, warm=WarmResources())) as local:
                 count = await until_joint(harness, local)
             assert ran.keys == ["first", *map(str, range(count))]
+
+    asyncio.run(test())
+
+
+def test_a_job_that_was_claimed_in_the_commit_that_stores_it_causes_no_further_claim(harness: Harness) -> None:
+    def claims(faults: Faults) -> int:
+        return sum(name in {"claim_header", "plain_guard"} for name in faults.seen)
+
+    async def test() -> None:
+        async with harness.open_async() as queue:
+            ran = Ran(queue)
+            # A notification would make it claim for its other slot.
+            async with serving(Worker(queue, exclusive=True, warm=WarmResources(), concurrency=2)) as local:
+                for number in range(TRIES):
+                    await asyncio.sleep(IDLE_SECONDS)
+                    harness.faults.seen.clear()
+                    ran.may_end.clear()
+                    await local.enqueue("run", {"key": str(number)})
+                    joint = is_joint(harness.faults)
+                    await comes(lambda: str(number) in ran.keys)  # noqa: B023
+                    # What a notification causes is done once others have had their turn.
+                    await asyncio.sleep(IDLE_SECONDS)
+                    claimed = claims(harness.faults)
+                    ran.may_end.set()
+                    if joint and claimed <= CLAIM_LOOKS:
+                        return
+                pytest.fail(f"a claim follows each commit, at last {harness.faults.seen}")
 
     asyncio.run(test())
 

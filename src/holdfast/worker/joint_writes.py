@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.queue_state import QueueState
 from holdfast.domain import errors
+from holdfast.domain.results import StoredJob
 from holdfast.storage import contract, store
 
 T = TypeVar("T")
@@ -40,7 +41,12 @@ class JointWrite:
 
         async def both(tx: contract.StoreTransaction) -> tuple[Any, T]:
             tx.compose()
-            return await self._operation(tx), await operation(tx)
+            first = await self._operation(tx)
+            topics, tx.topics = tx.topics, set()
+            second = await operation(tx)
+            if not _claims_job(first, second):
+                tx.topics |= topics
+            return first, second
 
         try:
             first, second = await self._store.write_async(both)
@@ -73,6 +79,14 @@ class JointWrite:
         """Return the result of the operation, once it is stored with the claim or alone."""
         joined, result = await self._joined
         return result if joined else await self._store.write_async(self._operation)
+
+
+def _claims_job(enqueued: object, claimed: object) -> bool:
+    """Return whether a claim has taken the job of an enqueue: no worker needs to be notified of it."""
+    if not isinstance(enqueued, StoredJob) or not enqueued.created or not isinstance(claimed, tuple):
+        return False
+    # What `settle_and_claim` returns.
+    return any(claim.job.id == enqueued.job.id for claim in claimed[1])
 
 
 class LocalStore:
