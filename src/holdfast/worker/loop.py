@@ -415,13 +415,13 @@ class WorkerLoop:
 
     def claim_with(self, operation: store.Operation[Any]) -> JointWrite | None:
         """Begin a claim in the transaction of *operation*; return None if this worker does not wait for jobs here."""
-        is_idle = not self._exchanges and not self.held.any_to_settle
+        is_idle = not self._exchanges and not self.held.any_to_settle and self._room() > 0
         can_join = self._event_loop is asyncio.get_running_loop() and self._store.translate is None
-        claims_jobs = self._subscription.jobs is not None and self._turns is None
-        if not (is_idle and can_join and claims_jobs and (room := self._room())):
+        if not (is_idle and can_join and self._subscription.jobs is not None and self._turns is None):
             return None
         joint = JointWrite(self._store, operation)
-        self._run_exchange(self._settle_and_claim([], room, joint), room).add_done_callback(joint.withdraw)
+        # One job: an idle worker has found no others, and to look for them again would delay this one.
+        self._run_exchange(self._settle_and_claim([], 1, joint), 1).add_done_callback(joint.withdraw)
         return joint
 
     async def _call_store(
@@ -441,14 +441,13 @@ class WorkerLoop:
     ) -> None:
         """Settle *ended* and claim up to *room* jobs in one commit, the first with *joint*; retry until answered."""
         unknown, sent_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
-        if room:
+        if room and joint is None:
             # A notification that comes from now on is about a job that this claim may not find.
             self._next_claim_at = math.inf
         while ended or (room and (unknown or self._claims_jobs)):
             self._retry_waits.call_begins()
             try:
-                # A claim that may have been committed is sent again, so that its jobs are released and do not have
-                # to expire.
+                # A claim that may have been committed is sent again, so that its jobs do not have to expire.
                 limit = room if unknown or self._claims_jobs else 0
                 settlements, claims = await self._send(ended, limit, token, joint)
             except errors.Unavailable as error:
@@ -469,9 +468,11 @@ class WorkerLoop:
                     log.error("an outcome was refused: %s", error)
             else:
                 self._retrying.succeeded()
-                self._found_all = len(claims) == room
                 self.held.settled(ended, settlements)
                 await self._start_claims(claims, sent_at)
+                if joint is not None:
+                    return
+                self._found_all = len(claims) == room
                 pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
                 self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
                 return
