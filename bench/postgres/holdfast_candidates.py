@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from bench.holdfast_candidates import HoldfastSession
 from bench.postgres.drivers.protocol import WARM_JOBS
 from bench.postgres.server import Arena
 
+THREADS = 2
+"""Threads that drain: the peers also claim and settle while they handle jobs."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SCENARIOS: frozenset[Scenario] = frozenset(
     {"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"}
@@ -32,7 +35,7 @@ class PostgresSession(HoldfastSession):
         self.queue.migrate()
         self.enqueue(0)
         self.fill(WARM_JOBS)
-        self.drain(BATCH)
+        self.drain_by_threads()
 
     def measure(self, scenario: Scenario, count: int) -> float:
         """Return the seconds for *count* jobs of *scenario*."""
@@ -43,6 +46,23 @@ class PostgresSession(HoldfastSession):
                 return self._drain_by_processes(count, 8)
             case _:
                 return super().measure(scenario, count)
+
+    def drain_by_threads(self) -> int:
+        """Handle and settle all jobs in threads: while one waits for the server, another handles its jobs."""
+        with ThreadPoolExecutor(THREADS) as crew:
+            return sum(crew.map(self.drain, [BATCH] * THREADS))
+
+    def _drain(self, count: int, batch: int) -> float:
+        """Measure all threads."""
+        del batch
+        self.fill(count)
+        gc.collect()
+        started = time.perf_counter()
+        handled = self.drain_by_threads()
+        seconds = time.perf_counter() - started
+        if handled != count:
+            raise CandidateFailedError(f"{THREADS} threads handled {handled} of {count} jobs")
+        return seconds
 
     def _drain_by_processes(self, count: int, processes: int) -> float:
         """Measure from the start signal until the last process has settled its last job."""
@@ -118,7 +138,9 @@ def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSessi
 
 def candidates() -> list[Candidate]:
     """Return Holdfast, or an empty list if the PostgreSQL driver is not installed."""
-    settings = f"connect(url); settle_and_claim in batches of {BATCH} in a plain loop; psycopg 3"
+    settings = (
+        f"connect(url); settle_and_claim in batches of {BATCH} in a plain loop, in {THREADS} threads; psycopg 3"
+    )
     return [Candidate("holdfast", "full", settings, _SCENARIOS, PostgresSession)]
 
 

@@ -303,3 +303,17 @@ class TestLimits:
         assert watched.parked() == ["b"]
         assert not is_plain
         assert "plain_claim_gated" in watched.sent
+
+
+def test_a_row_that_has_moved_is_taken_by_its_number(url: str, schema: str, queue: Queue) -> None:
+    taken, kept = (queue.enqueue("mail").job.number for _ in range(2))
+    with psycopg.connect(url) as hand:
+        [place] = hand.execute(f"select ctid from {schema}.open_job where seq = {kept}".encode()).fetchall()
+        # As if the row of the first job had moved, and that of the second were in its place.
+        hand.execute(
+            f"select {schema}.take_1('worker', 'token', 1, array[{taken}], '{{}}', array['{place[0]}'::tid])".encode()
+        )
+        left = hand.execute(f"select seq from {schema}.open_job".encode()).fetchall()
+        hand.rollback()
+
+    assert left == [(kept,)]

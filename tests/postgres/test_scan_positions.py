@@ -35,7 +35,7 @@ def pinned(url: str, schema: str) -> Iterator[None]:
 
 
 READY = ("open_job_ready",)
-RUNNING = ("lease_until", "lease_pkey", "lease_token")
+RUNNING = ("lease_until", "lease_pkey")
 
 
 def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock: ManualClock | None = None) -> int:

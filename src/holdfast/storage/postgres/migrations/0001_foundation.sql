@@ -3,7 +3,7 @@
 
 -- The store's clock, which each transaction reads once.
 create function holdfast.clock_ms() returns bigint language sql volatile as
-$$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
+$$ select (date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
 -- Every write transaction begins with this function: it sets local settings and returns the clock. It is a function
 -- so that its plans are cached. Statistics may be old or missing; regardless of them, a claim must scan its index in
@@ -529,6 +529,35 @@ create table holdfast.open_job (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- Write what indexes find of jobs whose rows the caller has changed, and return how many jobs these are. Rows of those that
+-- have ended, or that run and need none, are deleted first: a successor may get the dedupe key of its predecessor.
+create function holdfast.place_1(changed bigint[]) returns integer language plpgsql volatile as
+$$
+begin
+    delete from holdfast.open_job o
+     where o.seq = any (array(
+        select j.seq from holdfast.job j
+         where j.seq = any (changed)
+           and (j.finished_at_ms is not null or (j.state = 'running' and j.dedupe_key is null and j.session is null))
+     ));
+    insert into holdfast.open_job as o (
+        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
+        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
+    )
+    select j.seq, j.due_at_ms, j.deadline_at_ms, j.predecessor, j.session, j.enqueue_seq, j.gate, j.route, j.priority,
+           j.epoch, j.suspect, j.state, j.tenant, j.fair_key, j.affinity, j.dedupe_key, j.dedupe_kind,
+           case when j.suspect = 1 then j.worker end, case when j.suspect = 1 then j.incarnation end
+      from holdfast.job j
+     where j.seq = any (changed) and j.finished_at_ms is null
+       and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null)
+    on conflict (seq) do update
+       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
+           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
+           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation;
+    return cardinality(changed);
+end
+$$;
+
 -- The running jobs of each claim, and when to look whether their leases have expired: never later than the first of
 -- them does. A heartbeat extends the lease in the row of the job; maintenance moves the time here when it has passed, and
 -- deletes the row when no job runs under the claim. Other transactions never wait for these rows.
@@ -546,8 +575,6 @@ create table holdfast.lease (
     autovacuum_vacuum_cost_delay = 0
 );
 create index lease_until on holdfast.lease (until_ms);
--- Both indexes find a claim at once by its worker and token, whichever the planner chooses.
-create index lease_token on holdfast.lease (token);
 
 -- The jobs of each claim that a gate counts while they run under it. The row is deleted with that of the claim.
 create table holdfast.permit (
@@ -594,7 +621,7 @@ begin
     perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
     if (select value from holdfast.meta where name = 'routing_version') = known_version then
         seq := nextval('holdfast.job_seq');
-        now_ms := coalesce(clock_ms, (extract(epoch from clock_timestamp()) * 1000)::bigint);
+        now_ms := coalesce(clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint);
         insert into holdfast.job (
             route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
             enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
@@ -874,7 +901,9 @@ begin
         perform pg_advisory_xact_lock('holdfast.job'::regclass::oid::integer,
                                       hashtext(concat_ws(chr(10), of_worker, chosen_token)));
     end if;
-    if holdfast.routing_version(true) <> known_version then
+    -- As `routing_version` does it, without the calls.
+    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') <> known_version then
         refused := 'routing';
     elsif chosen_token is not null and exists (
         select 1 from holdfast.lease l
@@ -984,16 +1013,26 @@ end
 $$;
 
 -- Take jobs out of the indexes of waiting ones, with the gates that count them if there are any, and store when the leases
--- of their claim expire. The caller has locked the jobs and updates their rows.
+-- of their claim expire. The caller has locked the jobs and updates their rows. *places* is where their rows were found.
 create function holdfast.take_1(
-    by_worker text, by_token text, lease_until_ms bigint, taken bigint[], gates bigint[] default '{}'
+    by_worker text, by_token text, lease_until_ms bigint, taken bigint[], gates bigint[] default '{}', places tid[] default null
 ) returns boolean language plpgsql volatile as
 $$
 declare
-    deleted integer;
+    deleted integer := 0;
+    deleted_by_number integer;
 begin
-    delete from holdfast.open_job o where o.seq = any (taken) and o.dedupe_key is null and o.session is null;
-    get diagnostics deleted = row_count;
+    if places is not null then
+        -- A row may have moved before its job was locked, and another may be in its place.
+        delete from holdfast.open_job o using unnest(taken, places) as t (seq, place)
+         where o.ctid = t.place and o.seq = t.seq and o.dedupe_key is null and o.session is null;
+        get diagnostics deleted = row_count;
+    end if;
+    if deleted < cardinality(taken) then
+        delete from holdfast.open_job o where o.seq = any (taken) and o.dedupe_key is null and o.session is null;
+        get diagnostics deleted_by_number = row_count;
+        deleted := deleted + deleted_by_number;
+    end if;
     if deleted < cardinality(taken) then
         update holdfast.open_job o
            set state = 'running', epoch = o.epoch + 1, gate = case when cardinality(gates) > 0 then g.gate else o.gate end
@@ -1018,17 +1057,23 @@ $$;
 
 -- Delete the rows of claims of which no job runs any more, after some jobs were settled. Most settlements end a claim or
 -- the first jobs of it, so the last ones are looked at first; maintenance deletes what is left.
-create function holdfast.drop_leases_1(settled bigint[], tokens text[]) returns void language plpgsql volatile as
+create function holdfast.drop_leases_1(settled bigint[], workers text[], tokens text[]) returns void
+language plpgsql volatile as
 $$
 declare
     held record;
+    distinct_tokens text[] := tokens[1:1];
 begin
+    if tokens[1] <> any (tokens) then
+        distinct_tokens := array(select distinct t.token from unnest(tokens) as t (token));
+    end if;
     for held in
         select l.worker, l.token, l.seqs, cardinality(l.seqs) as jobs from holdfast.lease l
-         where l.token = any (array(select distinct t.token from unnest(tokens) as t (token)))
+         where l.worker = any (workers) and l.token = any (distinct_tokens)
            for update skip locked
     loop
-        if exists (select 1 from unnest(held.seqs) as u (seq) where u.seq not in (select s.seq from unnest(settled) as s (seq)))
+        if held.seqs <> settled
+           and exists (select 1 from unnest(held.seqs) as u (seq) where u.seq not in (select s.seq from unnest(settled) as s (seq)))
            and (exists (select 1 from holdfast.job j
                          where j.seq = any (held.seqs[held.jobs - 7 : held.jobs])
                            and j.state = 'running' and j.lease_token = held.token)
@@ -1111,7 +1156,8 @@ end
 $$;
 
 -- Finish jobs as done whose leases are held, with their events and wake rows, and acknowledge claims; roll back if a
--- lease is lost. Jobs that differ only in their number are one row.
+-- lease is lost. Jobs that differ only in their number and id are one row. The numbers are in order, and a nested loop
+-- and a hash keep it. What most jobs do not need is a statement of its own.
 create function holdfast.settle_1(
     clock_ms bigint, lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], results text[],
     started_seqs bigint[], started_epochs integer[], started_tokens text[]
@@ -1125,12 +1171,18 @@ $$
 #variable_conflict use_column
 declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
-    finished integer := 0;
+    alike record;
+    finished bigint[];
+    counts integer[];
+    linked bigint[];
+    awaited bigint[];
+    workers text[] := '{}';
+    gated boolean := false;
 begin
     if current_setting('holdfast_plain.form', true) = 'off' then
         return;
     end if;
-    for wall_ms, settled_seqs, priority, phase, percent, cancel_requested, event_count in
+    for alike in
     with ended as (
         update holdfast.job j
            set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
@@ -1140,44 +1192,55 @@ begin
          where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
-               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited,
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate is not null as is_gated,
                j.dedupe_key is not null or j.session is not null as is_linked
-    ),
-    events as (
-        insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
-        select 'done', now_ms, array_agg(e.id order by e.seq), e.event_count, e.route, e.tenant, e.tags, 'done',
-               e.attempt, e.epoch, e.worker
-          from ended e
-         group by e.event_count, e.route, e.tenant, e.tags, e.attempt, e.epoch, e.worker
-         order by min(e.seq)
-    ),
-    listed as (
-        insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
-        select 'done', now_ms, array_agg(e.seq order by e.seq), array_agg(e.event_count order by e.seq)
-          from ended e
-        having count(*) > 0
-    ),
-    closed as (
-        delete from holdfast.open_job o
-         where o.seq = any (array(select e.seq from ended e where e.is_linked))
-    ),
-    wakes as (
-        insert into holdfast.wake (at_ms, target, number)
-        select now_ms, 'parent', e.seq from ended e where e.awaited = 1
     )
-    select now_ms, array_agg(e.seq), e.priority, e.phase, e.percent, e.cancel_requested, e.event_count
+    select array_agg(e.seq) as seqs, array_agg(e.id) as ids, e.priority, e.phase, e.percent, e.cancel_requested, e.event_count,
+           e.route, e.tenant, e.tags, e.attempt, e.epoch, e.worker, e.awaited, e.is_gated, e.is_linked
       from ended e
-     group by e.priority, e.phase, e.percent, e.cancel_requested, e.event_count
+     group by e.priority, e.phase, e.percent, e.cancel_requested, e.event_count, e.route, e.tenant, e.tags, e.attempt,
+              e.epoch, e.worker, e.awaited, e.is_gated, e.is_linked
+     order by min(e.seq)
     loop
-        finished := finished + cardinality(settled_seqs);
+        insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
+        values ('done', now_ms, alike.ids, alike.event_count, alike.route, alike.tenant, alike.tags, 'done',
+                alike.attempt, alike.epoch, alike.worker);
+        finished := finished || alike.seqs;
+        counts := counts || array_fill(alike.event_count, array[cardinality(alike.seqs)]);
+        if alike.is_linked then
+            linked := linked || alike.seqs;
+        end if;
+        if alike.awaited = 1 then
+            awaited := awaited || alike.seqs;
+        end if;
+        if alike.worker <> all (workers) then
+            workers := workers || alike.worker;
+        end if;
+        gated := gated or alike.is_gated;
+        wall_ms := now_ms;
+        settled_seqs := alike.seqs;
+        priority := alike.priority;
+        phase := alike.phase;
+        percent := alike.percent;
+        cancel_requested := alike.cancel_requested;
+        event_count := alike.event_count;
         return next;
     end loop;
-    if finished <> cardinality(seqs) then
+    if coalesce(cardinality(finished), 0) <> cardinality(seqs) then
         raise exception 'a lease is lost' using errcode = 'HF001';
     end if;
-    if finished > 0 then
-        perform holdfast.wake_gates_1(tokens, now_ms);
-        perform holdfast.drop_leases_1(seqs, tokens);
+    if finished is not null then
+        insert into holdfast.ended (state, finished_at_ms, seqs, event_counts) values ('done', now_ms, finished, counts);
+        if linked is not null then
+            delete from holdfast.open_job o where o.seq = any (linked);
+        end if;
+        if awaited is not null then
+            insert into holdfast.wake (at_ms, target, number) select now_ms, 'parent', a.seq from unnest(awaited) as a (seq);
+        end if;
+        if gated then
+            perform holdfast.wake_gates_1(tokens, now_ms);
+        end if;
+        perform holdfast.drop_leases_1(seqs, workers, tokens);
     end if;
     if cardinality(started_seqs) > 0 then
         update holdfast.job j set unacknowledged = 0
@@ -1424,6 +1487,9 @@ declare
     room integer;
     chosen bigint[];
     picked bigint[];
+    job_places tid[];
+    places tid[];
+    leased integer;
     gates bigint[] := '{}';
     gated constant boolean := cardinality(limit_routes) > 0;
     recorded boolean;
@@ -1467,8 +1533,9 @@ begin
                   from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
                        as m (route, priority, fair_key, due_at_ms, seq)
                  where m.route = level_routes[1] and m.priority = level_priority and m.fair_key = only_key;
-                select array_agg(s.seq order by s.due_at_ms, s.seq), bool_or(s.record_all = 1) into picked, recorded
-                  from (select j.seq, o.due_at_ms, j.record_all from holdfast.open_job o
+                select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1)
+                  into picked, job_places, places, recorded
+                  from (select j.seq, j.ctid as job_place, o.ctid as place, j.record_all from holdfast.open_job o
                           join holdfast.job j on j.seq = o.seq
                          where o.state = 'ready' and o.route = level_routes[1] and o.priority = level_priority
                            and o.fair_key = only_key
@@ -1515,9 +1582,10 @@ begin
                 )
                 select array_agg(f.seq order by f.turn, last_key is not null and f.fair_key <= last_key, f.fair_key)
                   into chosen from first f;
-                select array_agg(l.seq order by array_position(chosen, l.seq)), bool_or(l.record_all = 1)
-                  into picked, recorded
-                  from (select j.seq, j.record_all from holdfast.job j
+                select array_agg(l.seq order by array_position(chosen, l.seq)),
+                       array_agg(l.job_place order by array_position(chosen, l.seq)), null, bool_or(l.record_all = 1)
+                  into picked, job_places, places, recorded
+                  from (select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
                          where j.seq = any (chosen) and j.state = 'ready' and j.priority = level_priority
                            and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
                            for update of j skip locked) l;
@@ -1558,7 +1626,8 @@ begin
                 exit;
             end if;
         end if;
-        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked, gates);
+        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked, gates, places);
+        -- The rows are locked, so they are where they were found.
         return query
         update holdfast.job j
            set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
@@ -1567,9 +1636,11 @@ begin
                lease_until_ms = lease_now + lease_length, started_at_ms = now_ms,
                outcome = null, settle_digest = null, phase = null, percent = null,
                unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
-          from unnest(picked, gates) with ordinality as p (seq, gate, ordinal)
-         where j.seq = p.seq
+          from unnest(picked, gates, job_places) with ordinality as p (seq, gate, place, ordinal)
+         where j.ctid = p.place and j.seq = p.seq
         returning j.*;
+        get diagnostics leased = row_count;
+        assert leased = cardinality(picked), 'a locked row has moved';
         if recorded then
             insert into holdfast.event (
                 name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason

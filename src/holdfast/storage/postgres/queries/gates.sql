@@ -228,8 +228,7 @@ with changed as (
     update holdfast.job j set gate = v.gate
       from unnest(%(c0)s::bigint[], %(c1)s::bigint[]) as v (gate, seq)
      where j.seq = v.seq
- returning j.*, j.finished_at_ms is null
-                and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null) as is_open
+ returning j.seq, j.state, j.gate, j.lease_token, j.worker
 ),
 counted as (
     insert into holdfast.permit as p (token, worker, gate, seqs)
@@ -238,28 +237,8 @@ counted as (
      group by c.lease_token, c.worker, c.gate
     on conflict (token, worker, gate) do update
        set seqs = array(select distinct u.seq from unnest(p.seqs || excluded.seqs) as u (seq))
-),
-closed as (
-    delete from holdfast.open_job o
-     where o.seq = any (array(select seq from changed where not is_open))
- returning o.seq
-),
-placed as (
-    insert into holdfast.open_job as o (
-        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
-        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
-    )
-    select c.seq, c.due_at_ms, c.deadline_at_ms, c.predecessor, c.session, c.enqueue_seq, c.gate, c.route, c.priority,
-           c.epoch, c.suspect, c.state, c.tenant, c.fair_key, c.affinity, c.dedupe_key, c.dedupe_kind,
-           case when c.suspect = 1 then c.worker end, case when c.suspect = 1 then c.incarnation end
-      from changed c
-     where c.is_open and (select count(*) from closed) >= 0
-    on conflict (seq) do update
-       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
-           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
-           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation
 )
-select count(*) from changed;
+select holdfast.place_1(array(select seq from changed));
 
 -- name: limit_delete
 -- Delete a limit.

@@ -63,8 +63,7 @@ update holdfast.job j set lease_until_ms = v.lease_until_ms, unacknowledged = v.
 update holdfast.job set phase = %(phase)s, percent = %(percent)s where seq = %(seq)s and epoch = %(epoch)s;
 
 -- name: job_transition
--- Write the changes of transitions, only if each job still has the epoch that the decision is based on. Rows of jobs that
--- have ended are deleted before others are written: a successor may get the dedupe key of its predecessor.
+-- Write the changes of transitions, only if each job still has the epoch that the decision is based on.
 with changed as (
     update holdfast.job j
        set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
@@ -91,36 +90,15 @@ with changed as (
         predecessor, event_count, result, unacknowledged, seq, epoch_before
       )
      where j.seq = v.seq and j.epoch = v.epoch_before
- returning j.*, j.finished_at_ms is null
-                and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null) as is_open
+ returning j.seq, j.state, j.finished_at_ms, j.event_count
 ),
 listed as (
     insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
     select state, finished_at_ms, array_agg(seq order by seq), array_agg(event_count order by seq) from changed
      where finished_at_ms is not null
      group by state, finished_at_ms
-),
-closed as (
-    delete from holdfast.open_job o
-     where o.seq = any (array(select seq from changed where not is_open))
- returning o.seq
-),
-placed as (
-    insert into holdfast.open_job as o (
-        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
-        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
-    )
-    select c.seq, c.due_at_ms, c.deadline_at_ms, c.predecessor, c.session, c.enqueue_seq, c.gate, c.route, c.priority,
-           c.epoch, c.suspect, c.state, c.tenant, c.fair_key, c.affinity, c.dedupe_key, c.dedupe_kind,
-           case when c.suspect = 1 then c.worker end, case when c.suspect = 1 then c.incarnation end
-      from changed c
-     where c.is_open and (select count(*) from closed) >= 0
-    on conflict (seq) do update
-       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
-           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
-           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation
 )
-select count(*) from changed;
+select holdfast.place_1(array(select seq from changed));
 
 -- name: jobs_current
 -- Read and lock, in order, only the columns of some jobs that may have changed since they were claimed.
