@@ -28,8 +28,16 @@ def main(url: str, schema: str, upstream: str, stage: str) -> None:
     vars(connect)["SqliteStore"] = functools.partial(SqliteStore, observe=killer)
     vars(postgres_store)["PostgresStore"] = functools.partial(postgres, observe=killer)
     run, ended = attempts.Attempts.run, attempts.Settlements.ended
-    vars(attempts)["Attempts"].run = lambda *given: (killer("attempt"), run(*given))[1]
-    vars(attempts)["Settlements"].ended = lambda *given: (killer("ended"), ended(*given))[1]
+
+    def after_stage(stage: str, call: Callable[..., object]) -> Callable[..., object]:
+        def reach_and_call(*given: object) -> object:
+            killer(stage)
+            return call(*given)
+
+        return reach_and_call
+
+    vars(attempts)["Attempts"].run = after_stage("attempt", run)
+    vars(attempts)["Settlements"].ended = after_stage("ended", ended)
     listener = server.listen("127.0.0.1", 0)
 
     def started(_stop: Callable[[], object], _gateway: Gateway) -> None:
