@@ -470,11 +470,10 @@ class WorkerLoop:
                 self._retrying.succeeded()
                 self.held.settled(ended, settlements)
                 await self._start_claims(claims, sent_at)
-                if joint is not None:
-                    return
-                self._found_all = len(claims) == room
-                pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
-                self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
+                if joint is None:
+                    self._found_all = len(claims) == room
+                    pause = self._poll_seconds * randomness.RANDOM.uniform(0.5, 1.0) if len(claims) < room else 0.0
+                    self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
                 return
 
     async def _send(
