@@ -17,6 +17,7 @@ from bench.charts import draw_all
 from bench.child import ChildSession
 from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, write_page
 from bench.pickup import Latency
+from bench.postgres import load
 from bench.postgres.claim_cost import Pinned
 from bench.postgres.holdfast_candidates import PostgresSession
 from bench.postgres.peer_candidates import absent, candidates
@@ -222,3 +223,11 @@ def test_the_slowest_picked_up_jobs_are_compared() -> None:
     [verdict] = [one for one in verdicts(_results(latencies=latencies)) if one.path == "pick-up p99"]
 
     assert (verdict.found, verdict.met) == (0.625, False)
+
+
+def test_a_steady_load_is_measured_without_and_with_an_open_transaction() -> None:
+    figures = load.main(["--rate", "200", "--minutes", "0.02", "--tenants", "3"])
+
+    assert [one.load.pinned for one in figures] == [False, True]
+    assert all(one.jobs > 100 and 0 < one.p50_ms <= one.p99_ms for one in figures)
+    assert all(len(one.samples) > 2 for one in figures)

@@ -21,12 +21,13 @@ def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
 
 
 def wait_for_ends(url: str) -> None:
-    """Return once the server has ended the connections of all closed queues, and so has counted all that they read."""
+    """Return once the server has ended the connections of closed queues, and so has counted all that they read."""
     patience = threading.Event()
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(int(PATIENCE_SECONDS / 0.01)):
             [[left]] = connection.execute(
-                "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'holdfast'"
+                "select count(*) from pg_stat_activity"
+                " where datname = current_database() and application_name = 'holdfast'"
             ).fetchall()
             if not left:
                 return
