@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
+from bench.candidates import CandidateFailedError
 from bench.postgres.server import Arena
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +89,7 @@ def measure(arena: Arena, load: Load) -> LoadFigures:
             numbers = range(sent, sent + min(due, 1_000))
             jobs = [{"kind": "mail", "payload": stamp, "tenant": f"tenant-{one % load.tenants}"} for one in numbers]
             if jobs:
-                queue.enqueue_many(jobs)  # type: ignore[arg-type]  # options of the same type
+                queue.enqueue_many(jobs)
             sent += len(jobs)
             if now >= (len(samples) + 1) * load.seconds / (_SAMPLES + 1):
                 samples.append(_sample(url, sent, claiming.pid))
@@ -172,8 +173,10 @@ def _sample(url: str, jobs: int, process: int) -> Sample:
         ).fetchall()
         [[log]] = connection.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchall()
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    resident = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
-    return Sample(jobs, dict(sizes), log, resident)
+    resident = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:")]
+    if not resident:
+        raise CandidateFailedError("the process that claims has ended; see its output above")
+    return Sample(jobs, dict(sizes), log, resident[0])
 
 
 def _unsettled(url: str) -> int:
@@ -191,8 +194,8 @@ def show(figures: Sequence[LoadFigures], console: Console) -> None:
         pinned = "yes" if one.load.pinned else "no"
         table.add_row(str(one.load.tenants), pinned, f"{one.jobs:,}", *times, f"{one.behind:,}", growth)
     console.print(table)
-    for free, pinned in zip(figures[::2], figures[1::2], strict=False):
-        factor = pinned.p99_ms / max(free.p99_ms, 0.01)
+    for free, held in zip(figures[::2], figures[1::2], strict=False):
+        factor = held.p99_ms / max(free.p99_ms, 0.01)
         met = "met" if factor <= _PINNED_FACTOR_MAX else "missed"
         console.print(f"{free.load.tenants} tenants: p99 {factor:.1f}x under an open transaction (target 3x, {met})")
 
