@@ -140,7 +140,9 @@ def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path,
 @pytest.mark.parametrize(
     ("command", "code"), [(["jobs", "shwo"], 2), (["jobs", "shwo", "--json"], 2), (["jobs", "show", "missing"], 1)]
 )
-def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path, command: list[str], code: int) -> None:
+def test_an_error_keeps_its_exit_code_if_the_reader_has_closed_the_pipe(
+    tmp_path: Path, command: list[str], code: int
+) -> None:
     given = environment(tmp_path)
     command_line.run("enqueue", "a", env=given, cwd=tmp_path)
     reader, writer = os.pipe()

@@ -75,7 +75,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
     try:
         _write(described, as_json=as_json)
     except BrokenPipeError:
-        # The reader has closed the pipe; the exit code still tells. Buffered output must not fail again at exit.
+        # The exit code still tells what is wrong. Buffered output must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return described.exit_code
 

@@ -49,6 +49,7 @@ class WorkerMaintenance:
         self._worker_loop = worker_loop
         self._events = events
         self._logged = _logged.setdefault(settings.store, set())
+        self._found: set[tuple[str, str]] = set()
         self._lanes_checked = False
         self._published: set[str] = set()
         self._codec = settings.queue_state.codec
@@ -182,5 +183,8 @@ class WorkerMaintenance:
         for finding in problems:
             if (finding.name, finding.subject) not in self._logged:
                 log.warning("%s: %s%s", finding.name, finding.detail, finding.remedy and f"; {finding.remedy}")
-        self._logged.clear()
-        self._logged.update((finding.name, finding.subject) for finding in problems)
+        found = {(finding.name, finding.subject) for finding in problems}
+        # Another worker may have found more since this one read the store.
+        self._logged.difference_update(self._found - found)
+        self._logged.update(found)
+        self._found = found
