@@ -150,6 +150,24 @@ def test_most_claims_of_a_worker_with_many_kinds_lanes_and_tenants_are_plain(tmp
     assert finding.detail.startswith("in this process: enqueue 100% of 300 jobs, claim ")
 
 
+def test_a_claim_looks_for_other_tenants_only_if_there_were_some(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+
+        def tenants(*expected: str) -> list[str]:
+            """Claim two jobs, and return the queries that looked for them."""
+            seen.clear()
+            found = queue.claim_many(limit=2, worker="w")
+            assert [claim.job.tenant for claim in found] == list(expected)
+            return [name for name in seen if name.startswith("ready_plain")]
+
+        queue.enqueue_many([NewJob("a", tenant=tenant) for tenant in ("x", "x", "x", "x", "x", "x", "x", "y", "y")])
+        assert tenants("x", "y") == ["ready_plain_lone", "ready_plain_stream"]
+        assert tenants("x", "y") == ["ready_plain_stream"]
+        assert tenants("x", "x") == ["ready_plain_stream"]
+        assert tenants("x", "x") == ["ready_plain_lone"]
+
+
 @pytest.mark.parametrize("limit", [1, 8])
 def test_claims_of_jobs_whose_limits_are_not_reached_are_plain_until_one_is(tmp_path: Path, limit: int) -> None:
     store = SqliteStore(str(tmp_path / "jobs.db"), relaxed=True)

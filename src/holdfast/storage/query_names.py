@@ -334,6 +334,7 @@ SqliteQuery: TypeAlias = Literal[
     "job_insert_plain_many",
     "ready_plain_next",
     "ready_plain_routes",
+    "ready_plain_lone",
     "ready_plain_stream",
     "ready_plain_streams",
     "ready_stream",

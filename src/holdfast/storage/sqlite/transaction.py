@@ -179,15 +179,21 @@ class SqliteTransaction(SqlTransaction):
         token = request.lease_token if request.resent else None
         worker, incarnation, limit = request.worker, request.incarnation, request.limit
         holder = (worker, incarnation) if one_job else (worker, incarnation, limit)
-        self._observe(plan.name)
-        cursor = self._cursor
-        cursor.execute(plan.text, (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder))
-        rows = cursor.fetchall()
+        values = (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder)
+        cursor, in_turns = self._cursor, plan.name == "ready_plain_stream"
+        rows: Rows = []
+        if in_turns and plans.lone:
+            self._observe("ready_plain_lone")
+            rows = cursor.execute(_READY_LONE, values).fetchall()
+        if not rows:
+            self._observe(plan.name)
+            rows = cursor.execute(plan.text, values).fetchall()
+            if in_turns and rows:
+                plans.lone = rows[-1][-1] == 1
+                rows = claim_order.take_turns_of(rows, _place, _by_due_time, limit)
         if not rows or narrow_rows.is_recorded(rows[0]) or (not one_job and any(map(narrow_rows.is_recorded, rows))):
             return None
         claimed = narrow_rows.PlainClaim(plans.routing, request, now)
-        if plan.name == "ready_plain_stream":
-            rows = claim_order.take_turns_of(rows, _place, _by_due_time, request.limit)
         row = rows[-1]
         if plan.gated:
             counting = await plain_gates.admit(self, plans.routing, rows, now)
@@ -197,8 +203,9 @@ class SqliteTransaction(SqlTransaction):
         elif one_job and row[-1] is not None:
             self._observe("job_claim_next")
             until_ms = now.lease_ms + request.lease_ms
-            values = (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
-            cursor.execute(_CLAIM_NEXT, values)
+            cursor.execute(
+                _CLAIM_NEXT, (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
+            )
         else:
             await self._lease_many(claimed, rows)
         claims = [narrow_rows.claim_of(claimed, row, index) for index, row in enumerate(rows)]
@@ -456,6 +463,7 @@ _PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
     (False, False): sql.numbered("ready_plain_streams", "routes", *_CLAIM_PARAMETERS, "limit"),
 }
 """The queries of a plain claim, by whether it serves one route and takes one job."""
+_, _READY_LONE = sql.numbered("ready_plain_lone", "route", *_CLAIM_PARAMETERS, "limit")
 _INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
 _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
@@ -492,11 +500,13 @@ class _PlainSelection(NamedTuple):
 class _Plans:
     """What plain forms have worked out by one routing, for calls that differ in ids and times only."""
 
-    __slots__ = ("_claims", "inserts", "routing", "version")
+    __slots__ = ("_claims", "inserts", "lone", "routing", "version")
 
     def __init__(self, routing: RoutingTable) -> None:
         self.routing = routing
         self.version = str(routing.version)
+        self.lone = True
+        """Whether claims first look for jobs of one fair_key: no, after one has found several."""
         self.inserts: dict[int, narrow_rows.PlainInsert] = {}
         """By the identity of their settings, to which each has a reference."""
         self._claims: dict[tuple[object, ...], _PlainSelection | None] = {}

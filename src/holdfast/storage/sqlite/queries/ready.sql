@@ -189,6 +189,26 @@ select (select fair_key from last), {ready_columns}, {holder}
                  limit 1)
    and {nothing_precedes};
 
+-- name: ready_plain_lone
+-- As ready_plain_stream, but without a row if ready jobs of the highest priority have different fair_keys. Most claims
+-- have one, for which it takes a third of the time: it needs no temporary table.
+with top (priority) as not materialized (
+    select priority from holdfast_job where state = {ready} and route = :route order by priority desc limit 1
+)
+select (select fair_key from holdfast_fair_key where scope = :scope || (select priority from top)), {ready_columns},
+       {holder}, 1
+  from holdfast_job j
+ where j.state = {ready} and j.route = :route and j.priority = (select priority from top)
+   and (select fair_key from holdfast_job
+         where state = {ready} and route = :route and priority = (select priority from top)
+         order by fair_key limit 1)
+     = (select fair_key from holdfast_job
+         where state = {ready} and route = :route and priority = (select priority from top)
+         order by fair_key desc limit 1)
+   and {nothing_precedes}
+ order by j.fair_key, j.due_at_ms, j.seq
+ limit :limit;
+
 -- name: ready_plain_stream
 -- As ready_plain_next, for several jobs: the first ones of each of the next fair_keys, as many of each as the limit
 -- needs if they take turns. The last columns are the holder and the place of the fair_key among them.
