@@ -184,6 +184,17 @@ class SettledAndClaimed:
     """The claimed jobs, in claim order."""
 
 
+_set_settlements, _set_claims = (getattr(SettledAndClaimed, name).__set__ for name in ("settlements", "claims"))
+
+
+def settled_and_claimed(settlements: list[Settlement], claims: list[Claim]) -> SettledAndClaimed:
+    """Return both results."""
+    both = _new(SettledAndClaimed)
+    _set_settlements(both, settlements)
+    _set_claims(both, claims)
+    return both
+
+
 class ClaimRequest(NamedTuple):
     """A validated claim request."""
 

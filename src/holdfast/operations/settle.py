@@ -135,7 +135,10 @@ def _accept_one(
     if row is None or row[-1]:
         return None
     tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
-    _count(tx, [claim], finished.at.wall_ms)
+    ended = tx.rollups.ended
+    ended.append(columns_of(claim.job).done_at(finished.at.wall_ms))
+    if len(ended) > tx.rollups.LONG:
+        tx.rollups.fold()
     return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
 
 

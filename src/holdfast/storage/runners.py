@@ -58,6 +58,8 @@ class WithdrawnError(Exception):
 class UndoableWrite(Generic[T]):
     """One write, whether it has begun, and its result, even if the caller never receives it."""
 
+    __slots__ = ("_abandoned", "_decision", "_operation", "_request", "_results", "_undo")
+
     def __init__(self, operation: store.Operation[T], undo: Undo[T], request: object) -> None:
         self._operation = operation
         self._undo = undo
@@ -272,6 +274,8 @@ class AsyncRunner:
 
 class SyncLeasing:
     """The leases of one sync call: an exception such as `KeyboardInterrupt` in its block releases the newest."""
+
+    __slots__ = ("_newest", "_target")
 
     def __init__(self, target: store.SyncTarget) -> None:
         self._target = target

@@ -456,7 +456,7 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
                     settled, claiming.answer = settling.answered(stored), claims
             if not claims and request.wait_ms:
                 claims = await self._claim(leasing, request, claimed_nothing=True)
-            return SettledAndClaimed(settled, claims)
+            return claim_rules.settled_and_claimed(settled, claims)
 
     async def _settle_and_claim(
         self,

@@ -455,7 +455,7 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
                     settled, claiming.answer = settling.answered(stored), claims
             if not claims and request.wait_ms:
                 claims = self._claim(leasing, request, claimed_nothing=True)
-            return SettledAndClaimed(settled, claims)
+            return claim_rules.settled_and_claimed(settled, claims)
 
     def _settle_and_claim(
         self,

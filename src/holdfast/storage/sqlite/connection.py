@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from holdfast.domain import errors
-from holdfast.domain.clock import Clock, Now
+from holdfast.domain.clock import Clock, Now, reading
 from holdfast.storage.migrations import not_migrated
 from holdfast.storage.sqlite import fork_safety, lock_file, migrate as migrations, sql
 
@@ -443,8 +443,8 @@ class SystemClock:
         """Return the time of both clocks."""
         wall_ms = time.time_ns() // 1_000_000
         if self._lease_offset_ms is None:
-            return Now(wall_ms, wall_ms)
-        return Now(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
+            return reading(wall_ms, wall_ms)
+        return reading(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
 
 
 def boot_time_ms() -> int:
