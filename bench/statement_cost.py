@@ -83,7 +83,7 @@ class Statements:
 
     def _insert(self, job_id: str) -> None:
         now = self._now
-        placed = (5, self._route, "default", "default", 0, None, 3, None)
+        placed = (5, self._route, "default", "default", 0, None, 3, None, None)
         values = (self._version, job_id, self._payload, now, now, None, *placed)
         self._cursor.execute(QUERIES["job_insert_plain"], values)
 
@@ -94,12 +94,12 @@ class Statements:
         cursor.execute(QUERIES["ready_plain_next"], {**looked_up, **place})
         [row] = cursor.fetchall()
         lease = {"seq": row[1], "holder": 1, "lease_token": _TOKEN, "lease_until_ms": self._now, "acknowledged": 1}
-        cursor.execute(QUERIES["job_claim_next"], {**lease, "started_at_ms": self._now})
+        cursor.execute(QUERIES["job_claim_next_plain"], {**lease, "started_at_ms": self._now})
         self._held.append((row[1], row[7] + 1))
 
     def _finish(self) -> None:
         seq, epoch = self._held.pop()
         held = {"seq": seq, "epoch": epoch, "token": _TOKEN, "lease_now": 1, "priority": 0, "event_count": 0}
-        values = {**held, "gated": False, "result": self._result, "now": self._now}
-        self._cursor.execute(QUERIES["job_done_unchanged"], values)
+        values = {**held, "result": self._result, "now": self._now}
+        self._cursor.execute(QUERIES["job_done_plain"], values)
         self._cursor.execute(QUERIES["events_append_done_one"], {"seq": seq, "at_ms": self._now})

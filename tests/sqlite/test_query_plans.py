@@ -20,6 +20,7 @@ ALLOWED = {
     "events_aged": "counts events for an operator who is about to prune them",
     "holders_delete_unused": "looks for the numbers of a thousand starts of workers at once, after as many new ones",
     "incarnations_delete": "sorts the few starts of one worker",
+    "session_expired": "sorts the running entries of one session, at most those of one claim",
     "ready_plain_routes": "sorts the first job of each route, of at most 32 routes",
     "ready_plain_streams": "sorts the first jobs of each fair_key and route, of at most 32 routes",
     "jobs_running_on_routes": "looks at all running jobs, once when an operator sets a limit",
@@ -116,7 +117,9 @@ def fill(queue: holdfast.Queue) -> None:
 def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
     text = re.sub(r"--.*", "", QUERIES[name])
     if text.count("?"):
-        values: object = [None] * text.count("?")
+        # Numbered values may occur several times.
+        numbers = {int(number) for number in re.findall(r"\?(\d+)", text)}
+        values: object = [None] * (max(numbers) if numbers else text.count("?"))
     else:
         names = set(re.findall(r"(?<!:):(\w+)", text))
         values = {name: "[]" if name in LISTS else "{}" if name in PAIRS else 1 for name in names}
@@ -165,3 +168,26 @@ def test_heads_are_found_through_an_index_on_every_column_that_filters(database:
     for name in names:
         [seek] = [line for line in plan_of(database, name) if "INDEX holdfast_job_" in line]
         assert "route=? AND priority=?" in seek, name
+
+
+def test_a_plain_form_opens_no_index_that_few_jobs_are_in(database: sqlite3.Connection) -> None:
+    for name in ("job_claim_next_plain", "job_claim_range_plain", "job_done_plain"):
+        assert opened(database, name) <= {"ready", "scheduled", "lease", "finished", "line"}, name
+
+
+def test_an_index_that_is_opened_would_be_noticed(database: sqlite3.Connection) -> None:
+    assert {"dedupe", "deadline", "permit"} <= opened(database, "job_claim_next")
+
+
+def opened(database: sqlite3.Connection, name: str) -> set[str]:
+    """Return the indexes of jobs that a statement opens for writing."""
+    indexes = dict(database.execute("select rootpage, name from sqlite_schema where name like 'holdfast_job_%'"))
+    values = dict.fromkeys(re.findall(r"(?<!:):(\w+)", QUERIES[name]))
+    steps = database.execute(f"explain {QUERIES[name]}", values)
+    pages = {step[3] for step in steps if step[1] == "OpenWrite"}
+    return {found.removeprefix("holdfast_job_") for page, found in indexes.items() if page in pages}
+
+
+def test_a_job_in_a_rare_index_cannot_lose_its_state_there(database: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="rare_state"):
+        database.execute("update holdfast_job set state = 20 where rare_state is not null and state < 10")

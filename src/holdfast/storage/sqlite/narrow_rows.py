@@ -82,6 +82,7 @@ NEW: Final = (
 moved: Final = attrgetter(*MOVED)
 """Returns these columns of a job."""
 _added: Final = attrgetter(*NEW)
+_in_rare_indexes: Final = attrgetter("affinity", "deadline_at_ms", "dedupe_key", "session_number")
 
 
 def extra_of(job: JobRow) -> str | None:
@@ -109,8 +110,11 @@ class PlainInsert(NamedTuple):
     def values_at(self, now: Now) -> Row:
         """Return the values of `job_insert_plain` from the time on."""
         due_at_ms, deadline_at_ms = times_of(self.settings, now)
-        state, *others = self.values
-        return (now.wall_ms, due_at_ms, deadline_at_ms, state if due_at_ms <= now.wall_ms else _SCHEDULED, *others)
+        state, *others, rare = self.values
+        if due_at_ms > now.wall_ms:
+            state = _SCHEDULED
+        rare_state = None if rare is None and deadline_at_ms is None else state
+        return (now.wall_ms, due_at_ms, deadline_at_ms, state, *others, rare_state)
 
 
 def plain_insert(settings: JobSettings, routing: RoutingTable) -> PlainInsert:
@@ -119,12 +123,13 @@ def plain_insert(settings: JobSettings, routing: RoutingTable) -> PlainInsert:
     lane = routing.lanes.get(route.key.lane)
     fair_key = settings.tenant if lane is None else fair_key_of(lane, settings.tenant)
     placed = (_READY, route.number, settings.tenant, fair_key, settings.priority, settings.affinity)
+    rare_state = None if settings.affinity is None and fair_key else _READY
     timed = settings.delay_ms > 0 or settings.run_at_ms is not None
     return PlainInsert(
         settings,
         fair_key,
         notifications.lane_topic(route.key.lane),
-        (*placed, settings.max_attempts, _extra_of_settings(settings)),
+        (*placed, settings.max_attempts, _extra_of_settings(settings), rare_state),
         timed or settings.deadline_in_ms is not None or settings.deadline_at_ms is not None,
         settings.tags_json != "{}",
     )
@@ -134,7 +139,7 @@ _ROWS_INSERTED: Final = 20
 """How many jobs one statement stores. It opens every index of the table, which takes longer than storing a job."""
 _INSERT_ALIKE: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 3)
 """For jobs that differ in number, id and payload only."""
-_INSERT_EACH: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 14)
+_INSERT_EACH: Final = sql.of_rows("job_insert_plain_many", _ROWS_INSERTED, 15)
 
 
 class BulkInsert(NamedTuple):
@@ -204,7 +209,9 @@ def new_row(route: int, job: JobRow) -> Row:
     """Return the values of `job_insert`."""
     payload = job.payload_json
     stored = payload if len(payload) <= PAYLOAD_CHARS_MAX else None
-    return (job.seq, job.id, STATE_NUMBERS[job.state], route, *_added(job), extra_of(job), stored)
+    state = STATE_NUMBERS[job.state]
+    rare = job.suspect or not job.fair_key or any(value is not None for value in _in_rare_indexes(job))
+    return (job.seq, job.id, state, route, *_added(job), extra_of(job), stored, state if rare else None)
 
 
 class Seldom(NamedTuple):
@@ -286,10 +293,10 @@ def claim_of(claimed: PlainClaim, row: Row, index: int) -> Claim:
     """Return the claim of a job, which is the one with this index among the jobs of a plain claim."""
     request = claimed.request
     fence = tuple.__new__(JobFence, (row[1], row[2], row[7] + 1, request.lease_token))
-    return held_under(fence, job_of(_ClaimedRow(claimed, row, index)), request.lease_ms)
+    return held_under(fence, job_of(ClaimedRow(claimed, row, index)), request.lease_ms)
 
 
-class _ClaimedRow(LazyRow):
+class ClaimedRow(LazyRow):
     """The row of a job after a plain claim; *row* is what the claim has read, `transitions.claim` makes the rest."""
 
     __slots__ = ("_claim", "_index", "_row")
@@ -298,6 +305,11 @@ class _ClaimedRow(LazyRow):
         self._claim = claim
         self._row = row
         self._index = index
+
+    @property
+    def usual(self) -> bool:
+        """Whether it has none of the values that few jobs have; a gate may count it if there are limits."""
+        return self._row[PACKED] is None and not self._claim.routing.limits
 
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])

@@ -15,8 +15,7 @@ _READY_COLUMNS: Final = """j.seq, j.id, j.tenant, j.priority,
        j.route,
        case when j.attempt = j.epoch and j.event_count = 0 and j.max_attempts = {max_attempts_default}
                  and j.fair_key = j.tenant and j.enqueued_at_ms = j.due_at_ms and j.unacknowledged = 0
-                 and j.cancel_requested = 0 and j.suspect = 0
-                 and coalesce(j.affinity, j.deadline_at_ms, j.dedupe_key, j.extra, j.root, j.gate) is null then null
+                 and j.cancel_requested = 0 and coalesce(j.rare_state, j.extra, j.root) is null then null
             else json_array(j.fair_key, j.affinity, j.enqueued_at_ms, j.deadline_at_ms, j.attempt, j.max_attempts,
                             j.unacknowledged, j.cancel_requested, j.suspect, j.dedupe_key, j.dedupe_kind,
                             j.event_count, j.extra, j.root, j.gate)
@@ -26,7 +25,7 @@ _NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'rou
    and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
    and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
    and not exists (select 1 from holdfast_job
-                    where deadline_at_ms is not null and state < {running}
+                    where deadline_at_ms is not null and rare_state < {running}
                       and deadline_at_ms <= :wall_now)
    and not exists (select 1 from holdfast_wake where at_ms <= :wall_now)
    and (:chosen_token is null

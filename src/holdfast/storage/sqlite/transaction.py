@@ -203,9 +203,8 @@ class SqliteTransaction(SqlTransaction):
         elif one_job and row[-1] is not None:
             self._observe("job_claim_next")
             until_ms = now.lease_ms + request.lease_ms
-            cursor.execute(
-                _CLAIM_NEXT, (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
-            )
+            values = (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
+            cursor.execute(_CLAIM_PLAIN if row[narrow_rows.PACKED] is None else _CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, rows)
         claims = [narrow_rows.claim_of(claimed, row, index) for index, row in enumerate(rows)]
@@ -239,7 +238,8 @@ class SqliteTransaction(SqlTransaction):
         seqs = [row[1] for row in rows]
         if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
             values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
-            await self._change("job_claim_range", values, len(rows))
+            usual = all(row[narrow_rows.PACKED] is None for row in rows)
+            await self._change("job_claim_range_plain" if usual else "job_claim_range", values, len(rows))
             return
         values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
         await self._write_claims(values, len(rows))
@@ -254,10 +254,13 @@ class SqliteTransaction(SqlTransaction):
         columns = columns_of(claim.job)
         priority, event_count = columns.priority, columns.event_count
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
-        cursor = self._cursor
+        cursor, gated = self._cursor, False
         self._observe("job_done_unchanged")
-        gated = self._may_be_gated(claim)
-        cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, 1 if gated else 0))
+        if type(columns) is narrow_rows.ClaimedRow and columns.usual:
+            cursor.execute(_DONE_PLAIN, (*held, priority, event_count))
+        else:
+            gated = self._may_be_gated(claim)
+            cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, 1 if gated else 0))
         rows: Rows = []
         if cursor.rowcount:
             finished: Row = (priority, None, None, 0, event_count + 1, False)
@@ -468,8 +471,12 @@ _INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
 _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
 )
+_, _CLAIM_PLAIN = sql.numbered(
+    "job_claim_next_plain", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
+)
 _HELD_PARAMETERS: Final = ("seq", "result", "now", "epoch", "token", "lease_now")
 _, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count", "gated")
+_, _DONE_PLAIN = sql.numbered("job_done_plain", *_HELD_PARAMETERS, "priority", "event_count")
 _, _DONE_HELD = sql.numbered("job_done_held_one", *_HELD_PARAMETERS)
 _, _APPEND_DONE = sql.numbered("events_append_done_one", "seq", "at_ms")
 _by_due_time: Final = itemgetter(6, 1)

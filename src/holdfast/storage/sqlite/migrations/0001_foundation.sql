@@ -324,6 +324,9 @@ create table holdfast_holder (
 
 -- Jobs, one narrow row each. Values that few jobs have are in `extra`, a JSON object that is null for the others.
 -- Payloads above 1 KiB are in a table of their own, so that a claim and a settle do not rewrite them.
+-- `rare_state` is the state again, if the job belongs to an index that few jobs belong to, by its affinity, strict lane,
+-- deadline, gate, dedupe key, session or suspicion; once set it stays. It is null for the others: a statement that
+-- changes only their state opens none of these indexes.
 create table holdfast_job (
     seq              integer primary key,
     state            integer not null,
@@ -347,6 +350,7 @@ create table holdfast_job (
     cancel_requested integer not null default 0,
     awaited          integer not null default 0,
     gate             integer,
+    rare_state       integer,
     id               text not null unique,
     tenant           text not null,
     deadline_at_ms   integer,
@@ -361,7 +365,10 @@ create table holdfast_job (
     percent          real,
     extra            text,
     result           text,
-    payload          text
+    payload          text,
+    check (rare_state is state or state = 30
+           or (coalesce(rare_state, affinity, deadline_at_ms, gate, dedupe_key, session) is null and fair_key <> ''
+               and suspect = 0 and state <> 1))
 ) strict;
 
 -- Payloads above 1 KiB.
@@ -377,13 +384,13 @@ create index holdfast_job_ready on holdfast_job (route, priority desc, fair_key,
 
 -- The same order within one affinity; it contains only jobs that name one.
 create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
-    where state = 5 and affinity is not null;
+    where rare_state = 5 and affinity is not null;
 
 -- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
 create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
-    where state = 5 and fair_key = '';
+    where rare_state = 5 and fair_key = '';
 create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priority desc, affinity, due_at_ms, seq)
-    where state = 5 and fair_key = '' and affinity is not null;
+    where rare_state = 5 and fair_key = '' and affinity is not null;
 
 -- Scheduled jobs, by due time.
 create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
@@ -394,29 +401,29 @@ create index holdfast_job_lease on holdfast_job (lease_until_ms)
     where state = 10;
 
 -- Suspect jobs, whose last attempt expired; there are few.
-create index holdfast_job_suspect on holdfast_job (suspect, state, holder)
+create index holdfast_job_suspect on holdfast_job (suspect, rare_state)
     where suspect = 1;
 
 -- Waiting jobs with a deadline.
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
-    where deadline_at_ms is not null and state < 10;
+    where deadline_at_ms is not null and rare_state < 10;
 
 -- Jobs at gates: parked ones wait in the order of claims, ready ones were offered room, running ones hold a permit.
 -- Finished ones keep their gate, and are in none of these indexes.
 create index holdfast_job_parked on holdfast_job (gate, route, priority desc, fair_key, due_at_ms, seq)
-    where gate is not null and state = 3;
+    where gate is not null and rare_state = 3;
 create index holdfast_job_offered on holdfast_job (gate, route)
-    where gate is not null and state = 5;
+    where gate is not null and rare_state = 5;
 create index holdfast_job_permit on holdfast_job (gate)
-    where gate is not null and state = 10;
+    where gate is not null and rare_state = 10;
 
 -- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state in (0, 2, 3, 5, 10);
+    where dedupe_key is not null and rare_state in (0, 2, 3, 5, 10);
 create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
-    where dedupe_key is not null and state = 1;
+    where dedupe_key is not null and rare_state = 1;
 create index holdfast_job_predecessor on holdfast_job (predecessor)
-    where state = 1;
+    where rare_state = 1;
 
 -- Jobs that have a parent, by the first job of their tree; others are not in this index.
 create index holdfast_job_root on holdfast_job (root)
@@ -429,11 +436,11 @@ create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
 -- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
 -- in none of these indexes.
 create index holdfast_job_line on holdfast_job (session, enqueue_seq)
-    where session is not null and (state = 5 or (state = 0 and epoch > 0));
-create index holdfast_job_session_running on holdfast_job (session, lease_until_ms)
-    where session is not null and state = 10;
+    where session is not null and (rare_state = 5 or (rare_state = 0 and epoch > 0));
+create index holdfast_job_session_running on holdfast_job (session)
+    where session is not null and rare_state = 10;
 create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)
-    where session is not null and state = 0;
+    where session is not null and rare_state = 0;
 create index holdfast_job_session on holdfast_job (session, seq)
     where session is not null;
 
@@ -518,7 +525,7 @@ create table holdfast_kept_key (
 create index holdfast_kept_key_until on holdfast_kept_key (until_ms);
 create index holdfast_kept_key_seq on holdfast_kept_key (seq);
 
--- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions.
+-- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions, and the same for few jobs.
 create view holdfast_job_row as
 select j.seq, j.id,
        case j.state when 0 then 'scheduled' when 1 then 'blocked' when 2 then 'dependent' when 3 then 'parked'
@@ -542,7 +549,7 @@ select j.seq, j.id,
        j.dedupe_key, j.dedupe_kind, j.predecessor, j.extra ->> '$.digest' as digest,
        j.extra ->> '$.parent' as parent, j.root, j.session as session_number, j.enqueue_seq,
        j.extra ->> '$.entry_json' as entry_json, coalesce(j.extra ->> '$.record_all', 0) as record_all,
-       j.event_count, j.state as state_number
+       j.event_count, j.state as state_number, j.rare_state
   from holdfast_job j
   join holdfast_route r on r.route = j.route
   left join holdfast_holder h on h.holder = j.holder

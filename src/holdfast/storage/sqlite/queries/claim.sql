@@ -6,7 +6,7 @@ select (select value from holdfast_meta where name = 'routing_version'),
        exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now),
        exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
        exists (select 1 from holdfast_job
-                where deadline_at_ms is not null and state < {running}
+                where deadline_at_ms is not null and rare_state < {running}
                   and deadline_at_ms <= :wall_now),
        exists (select 1 from holdfast_wake where at_ms <= :wall_now);
 
@@ -57,7 +57,8 @@ delete from holdfast_incarnation
 -- Write claims of ready jobs: the common values once, and the index of each job in the claim. Without a number for the
 -- holder, or if it was not noted as claiming within the hour, nothing is written. The plus before the state keeps the planner from scanning all ready jobs.
 update holdfast_job
-   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
+   set state = {running}, rare_state = case when rare_state is not null then {running} end,
+       epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
        event_count = event_count + :counted,
        holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
@@ -71,7 +72,8 @@ update holdfast_job
 -- name: job_claim_one
 -- As job_claim, for one job.
 update holdfast_job
-   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = :value,
+   set state = {running}, rare_state = case when rare_state is not null then {running} end,
+       epoch = epoch + 1, attempt = attempt + 1, claim_index = :value,
        event_count = event_count + :counted,
        holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
@@ -84,21 +86,41 @@ update holdfast_job
 -- name: job_claim_next
 -- Write the claim of one ready job, by the number of the holder.
 update holdfast_job
-   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = 0, holder = :holder,
+   set state = {running}, rare_state = case when rare_state is not null then {running} end,
+       epoch = epoch + 1, attempt = attempt + 1, claim_index = 0, holder = :holder,
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
        percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
        unacknowledged = case when :acknowledged > 0 then 0 else unacknowledged + 1 end
  where seq = :seq and state = {ready};
 
+-- name: job_claim_next_plain
+-- As job_claim_next, for a job that is in no rare index.
+update holdfast_job
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = 0, holder = :holder,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
+       unacknowledged = case when :acknowledged > 0 then 0 else unacknowledged + 1 end
+ where seq = :seq and state = {ready} and rare_state is null;
+
 -- name: job_claim_range
 -- As job_claim_next, for jobs with consecutive numbers in the order of the claim. Without a list, SQLite changes each job
 -- as it finds it, which takes a quarter less time.
+update holdfast_job
+   set state = {running}, rare_state = case when rare_state is not null then {running} end,
+       epoch = epoch + 1, attempt = attempt + 1, claim_index = seq - :first, holder = :holder,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
+       unacknowledged = case when seq - :first < :acknowledged then 0 else unacknowledged + 1 end
+ where seq between :first and :last and +state = {ready};
+
+-- name: job_claim_range_plain
+-- As job_claim_range, for jobs that are in no rare index.
 update holdfast_job
    set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = seq - :first, holder = :holder,
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
        percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
        unacknowledged = case when seq - :first < :acknowledged then 0 else unacknowledged + 1 end
- where seq between :first and :last and +state = {ready};
+ where seq between :first and :last and +state = {ready} and rare_state is null;
 
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.

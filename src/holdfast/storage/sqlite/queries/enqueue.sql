@@ -10,20 +10,20 @@ select (select value from holdfast_meta where name = 'routing_version'),
 -- Read the unfinished job that holds a dedupe key.
 select * from holdfast_job_row
  where tenant = :tenant and dedupe_kind = :dedupe_kind and dedupe_key = :dedupe_key
-   and dedupe_key is not null and state_number in ({scheduled}, {dependent}, {parked}, {ready}, {running});
+   and dedupe_key is not null and rare_state in ({scheduled}, {dependent}, {parked}, {ready}, {running});
 
 -- name: job_dedupe_successor
 -- Read the blocked job that waits to succeed the holder of a dedupe key.
 select * from holdfast_job_row
  where tenant = :tenant and dedupe_kind = :dedupe_kind and dedupe_key = :dedupe_key
-   and dedupe_key is not null and state_number = {blocked};
+   and dedupe_key is not null and rare_state = {blocked};
 
 -- name: job_insert
 -- Store new jobs, one for each row of values.
 insert into holdfast_job (
     seq, id, state, route, tenant, fair_key, priority, affinity, enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts,
-    dedupe_key, dedupe_kind, predecessor, session, enqueue_seq, root, event_count, extra, payload
-) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    dedupe_key, dedupe_kind, predecessor, session, enqueue_seq, root, event_count, extra, payload, rare_state
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: job_insert_body
 -- Store payloads apart from their jobs, one for each row of values.
@@ -34,10 +34,10 @@ on conflict (seq) do update set payload = excluded.payload;
 -- Store one new job, unless the routing has changed: then the maximum of attempts is null, and the row is ignored.
 insert or ignore into holdfast_job (
     id, payload, enqueued_at_ms, due_at_ms, deadline_at_ms, state, route, tenant, fair_key, priority, affinity,
-    max_attempts, extra
+    max_attempts, extra, rare_state
 ) values (
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-    (select ?13 from holdfast_meta where name = 'routing_version' and value = ?1), ?14
+    (select ?13 from holdfast_meta where name = 'routing_version' and value = ?1), ?14, ?15
 );
 
 -- name: job_insert_plain_many
@@ -45,8 +45,8 @@ insert or ignore into holdfast_job (
 -- which it would undo a part of the rows: if a row is refused, the caller undoes all of them.
 insert or fail into holdfast_job (
     seq, id, payload, enqueued_at_ms, due_at_ms, deadline_at_ms, state, route, tenant, fair_key, priority, affinity,
-    max_attempts, extra
-) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    max_attempts, extra, rare_state
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: job_payload_write
 -- Replace the payload, headers and tags of a job.
@@ -64,7 +64,7 @@ select * from holdfast_job_row
     select j.seq from json_each(:matches) m
       join holdfast_job j on j.tenant = json_extract(m.value, '$[0]')
        and j.dedupe_kind = json_extract(m.value, '$[1]') and j.dedupe_key = json_extract(m.value, '$[2]')
-       and j.dedupe_key is not null and j.state in ({scheduled}, {dependent}, {parked}, {ready}, {running})
+       and j.dedupe_key is not null and j.rare_state in ({scheduled}, {dependent}, {parked}, {ready}, {running})
  );
 
 -- name: kept_key_write

@@ -170,12 +170,12 @@ ready (route, priority, depth) as (
 ),
 parked (gate, route, priority, depth) as (
     select g.gate, value, (select priority from holdfast_job
-                            where gate = g.gate and state = {parked} and route = value
+                            where gate = g.gate and rare_state = {parked} and route = value
                             order by priority desc limit 1), 1
       from json_each(:routes) cross join holdfast_gate g
     union all
     select p.gate, p.route, (select priority from holdfast_job
-                              where gate = p.gate and state = {parked} and route = p.route and priority < p.priority
+                              where gate = p.gate and rare_state = {parked} and route = p.route and priority < p.priority
                               order by priority desc limit 1), p.depth + 1
       from parked p where p.priority is not null and p.depth < :priorities
 )
@@ -184,10 +184,10 @@ select count(*) from (
      where j.state = {ready} and j.route = r.route and j.priority = r.priority and j.fair_key = :tenant
     union all
     select 1 from json_each(:routes) r cross join holdfast_job j
-     where j.state = {ready} and j.fair_key = '' and j.tenant = :tenant and j.route = r.value
+     where j.rare_state = {ready} and j.fair_key = '' and j.tenant = :tenant and j.route = r.value
     union all
     select 1 from parked p cross join holdfast_job j
-     where j.gate = p.gate and j.state = {parked} and j.route = p.route and j.priority = p.priority
+     where j.gate = p.gate and j.rare_state = {parked} and j.route = p.route and j.priority = p.priority
        and j.fair_key in (:tenant, '') and j.tenant = :tenant
     limit :maximum);
 

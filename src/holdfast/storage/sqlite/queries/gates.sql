@@ -8,23 +8,23 @@ update holdfast_gate set closed_until_ms = max(closed_until_ms, :until_ms)
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.
 select count(*) from (
-    select 1 from holdfast_job where gate = :gate and state = {ready} and route = :route limit :limit
+    select 1 from holdfast_job where gate = :gate and rare_state = {ready} and route = :route limit :limit
 );
 
 -- name: gate_offered_jobs
 -- Read some ready jobs of a route that were offered by a gate.
-select seq from holdfast_job where gate = :gate and state = {ready} and route = :route limit :limit;
+select seq from holdfast_job where gate = :gate and rare_state = {ready} and route = :route limit :limit;
 
 -- name: gate_parked
 -- Count the jobs that are parked at a gate, up to a maximum.
-select count(*) from (select 1 from holdfast_job where gate = :gate and state = {parked} limit :limit);
+select count(*) from (select 1 from holdfast_job where gate = :gate and rare_state = {parked} limit :limit);
 
 -- name: gate_routes
 -- Read the routes of jobs that are parked at a gate.
 with recursive found (route) as (
-    select (select min(route) from holdfast_job where gate = :gate and state = {parked})
+    select (select min(route) from holdfast_job where gate = :gate and rare_state = {parked})
     union all
-    select (select min(j.route) from holdfast_job j where j.gate = :gate and j.state = {parked} and j.route > f.route)
+    select (select min(j.route) from holdfast_job j where j.gate = :gate and j.rare_state = {parked} and j.route > f.route)
       from found f where f.route is not null
 )
 select route from found where route is not null;
@@ -35,25 +35,25 @@ select route from found where route is not null;
 with recursive
 top (priority) as materialized (
     select priority from holdfast_job
-     where gate = :gate and state = {parked} and route = :route and priority < :below
+     where gate = :gate and rare_state = {parked} and route = :route and priority < :below
      order by priority desc limit 1
 ),
 later (fair_key, depth) as (
     select (select min(j.fair_key) from holdfast_job j
-             where j.gate = :gate and j.state = {parked} and j.route = :route and j.priority = (select priority from top)
+             where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
                and j.fair_key > :last_fair_key), 1
     union all
     select (select min(j.fair_key) from holdfast_job j
-             where j.gate = :gate and j.state = {parked} and j.route = :route and j.priority = (select priority from top)
+             where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
                and j.fair_key > l.fair_key), l.depth + 1
       from later l where l.fair_key is not null and l.depth < :limit
 ),
 earlier (fair_key, depth) as (
     select (select min(j.fair_key) from holdfast_job j
-             where j.gate = :gate and j.state = {parked} and j.route = :route and j.priority = (select priority from top)), 1
+             where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)), 1
     union all
     select (select min(j.fair_key) from holdfast_job j
-             where j.gate = :gate and j.state = {parked} and j.route = :route and j.priority = (select priority from top)
+             where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
                and j.fair_key > e.fair_key), e.depth + 1
       from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
 ),
@@ -65,7 +65,7 @@ keys (fair_key) as materialized (
 select j.seq, j.priority, j.fair_key, j.due_at_ms
   from keys k cross join holdfast_job j
  where j.seq in (select o.seq from holdfast_job o
-                  where o.gate = :gate and o.state = {parked} and o.route = :route and o.priority = (select priority from top)
+                  where o.gate = :gate and o.rare_state = {parked} and o.route = :route and o.priority = (select priority from top)
                     and o.fair_key = k.fair_key
                   order by o.due_at_ms, o.seq
                   limit :limit / (select count(*) from keys) + 1);
@@ -104,9 +104,9 @@ select g.gate, g.flow_limit, g.key from json_each(:pairs) p
 -- Read some gates that no job names and that keep nothing in mind.
 select gate from holdfast_gate g
  where until_us <= :now * 1000 and closed_until_ms <= :now
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked})
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {ready})
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {running})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {parked})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {ready})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {running})
    and not exists (select 1 from holdfast_wake w where w.target = 'gate' and w.number = g.gate)
  limit :limit;
 
@@ -130,16 +130,16 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
 -- name: gates_read
 -- Read the gates of these limits and keys, each with the number of jobs that hold a permit if it matters.
 select g.flow_limit, g.key, g.gate, g.until_us, g.closed_until_ms,
-       case when p.value ->> 2 then (select count(*) from holdfast_job where gate = g.gate and state = {running}) else 0 end
+       case when p.value ->> 2 then (select count(*) from holdfast_job where gate = g.gate and rare_state = {running}) else 0 end
   from json_each(:pairs) p
   join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1;
 
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast_gate g
- where exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked})
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {ready})
-   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {running})
+ where exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {parked})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {ready})
+   and not exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {running})
    and not exists (select 1 from holdfast_wake w where w.target = 'gate' and w.number = g.gate)
  limit :limit;
 
@@ -150,8 +150,8 @@ update holdfast_gate set until_us = ? where gate = ?;
 -- name: gates_use
 -- For each gate: the number of jobs that hold a permit, and whether any is parked at it.
 select value,
-       (select count(*) from holdfast_job where gate = value and state = {running}),
-       exists (select 1 from holdfast_job where gate = value and state = {parked})
+       (select count(*) from holdfast_job where gate = value and rare_state = {running}),
+       exists (select 1 from holdfast_job where gate = value and rare_state = {parked})
   from json_each(:gates);
 
 -- name: gates_waiting
@@ -159,7 +159,7 @@ select value,
 with g as (select gate, flow_limit, key, closed_until_ms from holdfast_gate order by gate desc limit :gates),
      p as (select w.gate, count(*) as parked, min(w.due_at_ms) as due_at_ms
              from (select j.gate, j.due_at_ms
-                   from g cross join holdfast_job j on j.gate = g.gate and j.state = {parked}
+                   from g cross join holdfast_job j on j.gate = g.gate and j.rare_state = {parked}
                  limit :maximum) w
             group by w.gate)
 select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_ms
@@ -171,6 +171,7 @@ select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_m
 update holdfast_job
    set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value ->> 1,
        gate = p.value ->> 2,
+       rare_state = case when coalesce(rare_state, p.value ->> 2) is not null then {running} end,
        holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
        percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
@@ -211,7 +212,9 @@ select * from holdfast_job_row
 
 -- name: jobs_set_gates
 -- Write the gates of jobs, one for each row of values.
-update holdfast_job set gate = ? where seq = ?;
+update holdfast_job
+   set gate = ?1, rare_state = case when coalesce(rare_state, ?1) is not null then state end
+ where seq = ?2;
 
 -- name: limit_delete
 -- Delete a limit.
@@ -257,7 +260,7 @@ insert into holdfast_wake (at_ms, target, number)
 select :now, 'gate', g.gate from holdfast_gate g
  where g.gate in (select gate from holdfast_job where seq in (select value from json_each(:seqs)) and gate is not null)
    and (g.closed_until_ms > 0
-        or exists (select 1 from holdfast_job j where j.gate = g.gate and j.state = {parked}));
+        or exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {parked}));
 
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.

@@ -4,7 +4,7 @@
 -- Count the ready jobs of each affinity, all together up to a maximum; those with the most first.
 select a.affinity, count(*)
   from (select j.affinity from holdfast_route r
-         cross join holdfast_job j on j.route = r.route and j.state = {ready} and j.affinity is not null
+         cross join holdfast_job j on j.route = r.route and j.rare_state = {ready} and j.affinity is not null
          where r.has_affinity = 1 limit :maximum) a
  group by a.affinity order by count(*) desc, a.affinity limit :most;
 
@@ -52,18 +52,18 @@ select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast
 select (select count(*) from (select 1 from holdfast_job
                                where state = {scheduled} and due_at_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = {blocked} and predecessor > 0 limit :maximum)),
+                               where rare_state = {blocked} and predecessor > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
                                where state = {running} and lease_until_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
                                where state = {running} and lease_until_ms <= :lease_now limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where suspect = 1 and state = {ready} limit :maximum)),
+                               where suspect = 1 and rare_state = {ready} limit :maximum)),
        (select count(*) from (select 1 from (select distinct child from holdfast_edge where ended is null and child > 0) e
                                  cross join holdfast_job on seq = e.child
                                where state = {dependent} limit :maximum)),
        (select count(*) from (select 1 from holdfast_gate g cross join holdfast_job j
-                               where j.gate = g.gate and j.state = {parked} limit :maximum));
+                               where j.gate = g.gate and j.rare_state = {parked} limit :maximum));
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
@@ -239,5 +239,5 @@ select seq from holdfast_tag where tag = :tag and value = :value and seq < :befo
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
 select (select count(*) from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
-       (select count(*) from holdfast_job where suspect = 1 and state = {ready}),
+       (select count(*) from holdfast_job where suspect = 1 and rare_state = {ready}),
        (select count(*) from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now);

@@ -30,11 +30,11 @@ select * from holdfast_job_row
 -- name: jobs_past_deadline
 -- Read some waiting jobs whose deadline has passed, earliest first.
 select * from holdfast_job_row
- where deadline_at_ms is not null and state_number < {running} and deadline_at_ms <= :now
+ where deadline_at_ms is not null and rare_state < {running} and deadline_at_ms <= :now
  order by deadline_at_ms
  limit :limit;
 
 -- name: jobs_succeeding
 -- Read the blocked jobs that wait for any of these jobs to finish.
 select * from holdfast_job_row
- where state_number = {blocked} and predecessor in (select value from json_each(:seqs));
+ where rare_state = {blocked} and predecessor in (select value from json_each(:seqs));

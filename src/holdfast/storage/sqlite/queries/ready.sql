@@ -6,26 +6,26 @@
 with recursive
 later (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
-                      where state = {ready} and affinity is not null and route = r.value
+                      where rare_state = {ready} and affinity is not null and route = r.value
                         and priority = :priority and affinity > :after
                       order by affinity limit 1), 1
       from json_each(:routes) r
     union all
     select l.route, (select affinity from holdfast_job
-                      where state = {ready} and affinity is not null and route = l.route
+                      where rare_state = {ready} and affinity is not null and route = l.route
                         and priority = :priority and affinity > l.affinity
                       order by affinity limit 1), l.depth + 1
       from later l where l.affinity is not null and l.depth < :limit
 ),
 earlier (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
-                      where state = {ready} and affinity is not null and route = r.value
+                      where rare_state = {ready} and affinity is not null and route = r.value
                         and priority = :priority
                       order by affinity limit 1), 1
       from json_each(:routes) r
     union all
     select e.route, (select affinity from holdfast_job
-                      where state = {ready} and affinity is not null and route = e.route
+                      where rare_state = {ready} and affinity is not null and route = e.route
                         and priority = :priority and affinity > e.affinity
                       order by affinity limit 1), e.depth + 1
       from earlier e where e.affinity < :after and e.depth < :limit
@@ -72,26 +72,26 @@ prefix (route, affinity) as materialized (
 ),
 later (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
-                                  where state = {ready} and affinity is not null and affinity = p.affinity
+                                  where rare_state = {ready} and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority and fair_key > :last_fair_key
                                   order by fair_key limit 1), 1
       from prefix p
     union all
     select l.route, l.affinity, (select fair_key from holdfast_job
-                                  where state = {ready} and affinity is not null and affinity = l.affinity
+                                  where rare_state = {ready} and affinity is not null and affinity = l.affinity
                                     and route = l.route and priority = :priority and fair_key > l.fair_key
                                   order by fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < :limit
 ),
 earlier (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
-                                  where state = {ready} and affinity is not null and affinity = p.affinity
+                                  where rare_state = {ready} and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority
                                   order by fair_key limit 1), 1
       from prefix p
     union all
     select e.route, e.affinity, (select fair_key from holdfast_job
-                                  where state = {ready} and affinity is not null and affinity = e.affinity
+                                  where rare_state = {ready} and affinity is not null and affinity = e.affinity
                                     and route = e.route and priority = :priority and fair_key > e.fair_key
                                   order by fair_key limit 1), e.depth + 1
       from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
@@ -116,7 +116,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = {ready} and affinity is not null and affinity = json_extract(p.value, '$[2]')
+                  where rare_state = {ready} and affinity is not null and affinity = json_extract(p.value, '$[2]')
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                     and fair_key = json_extract(p.value, '$[1]')
                   order by due_at_ms, seq limit :limit);
@@ -127,7 +127,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = {ready} and fair_key = '' and tenant = :tenant
+                  where rare_state = {ready} and fair_key = '' and tenant = :tenant
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                   order by due_at_ms, seq limit :limit);
 
@@ -137,7 +137,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
   from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
-                  where state = {ready} and fair_key = '' and affinity is not null
+                  where rare_state = {ready} and fair_key = '' and affinity is not null
                     and affinity = json_extract(p.value, '$[2]') and tenant = :tenant
                     and route = json_extract(p.value, '$[0]') and priority = :priority
                   order by due_at_ms, seq limit :limit);
@@ -363,7 +363,7 @@ select route, priority, :tenant, :tenant from step where found;
 -- For each strict route: the highest priority at which one tenant has ready jobs.
 with top (route, priority) as materialized (
     select r.value, (select priority from holdfast_job
-                      where state = {ready} and fair_key = '' and tenant = :tenant and route = r.value
+                      where rare_state = {ready} and fair_key = '' and tenant = :tenant and route = r.value
                       order by priority desc limit 1)
       from json_each(:routes) r
 )

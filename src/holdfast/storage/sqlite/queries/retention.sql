@@ -35,7 +35,7 @@ delete from holdfast_job
 -- name: jobs_delete_highest
 -- Empty the row of a deleted job that has the highest number.
 update holdfast_job
-   set state = {deleted}, id = char(0) || seq, tenant = '', finished_at_ms = 0, holder = null, lease_token = null,
+   set state = {deleted}, rare_state = null, id = char(0) || seq, tenant = '', finished_at_ms = 0, holder = null, lease_token = null,
        deadline_at_ms = null, affinity = null, dedupe_key = null, dedupe_kind = null, predecessor = null,
        session = null, enqueue_seq = null, root = null, suspect = 0, awaited = 0, phase = null, percent = null, extra = null, result = null,
        payload = null

@@ -2,7 +2,9 @@
 
 -- name: job_fair_key
 -- Write the fair_key of jobs after the order of their lane has changed, one job for each row of values.
-update holdfast_job set fair_key = ? where seq = ?;
+update holdfast_job
+   set fair_key = ?1, rare_state = case when rare_state is not null or ?1 = '' then state end
+ where seq = ?2;
 
 -- name: kind_publish
 -- Write what a worker publishes about its tasks, one kind for each row of values.

@@ -45,7 +45,7 @@ insert into holdfast_session (tenant, name) values (:tenant, :name) on conflict 
 -- name: session_due
 -- Read some scheduled entries of a session that are due.
 select * from holdfast_job_row
- where session_number = :session and state_number = {scheduled} and due_at_ms <= :now
+ where session_number = :session and rare_state = {scheduled} and due_at_ms <= :now
  order by due_at_ms
  limit :limit;
 
@@ -58,7 +58,7 @@ update holdfast_session set enqueue_seq = ? where number = ?;
 select seq, enqueue_seq, (select name from holdfast_state where number = state), epoch, route,
        extra ->> '$.entry_json'
   from holdfast_job
- where session = :session and session is not null and (state = {ready} or (state = {scheduled} and epoch > 0)) and enqueue_seq > :after
+ where session = :session and session is not null and (rare_state = {ready} or (rare_state = {scheduled} and epoch > 0)) and enqueue_seq > :after
  order by enqueue_seq
  limit :limit;
 
@@ -76,7 +76,7 @@ select seq from holdfast_job
 -- name: session_expired
 -- Read some running entries of a session whose lease has expired.
 select * from holdfast_job_row
- where session_number = :session and state_number = {running} and lease_until_ms <= :now
+ where session_number = :session and rare_state = {running} and lease_until_ms <= :now
  order by lease_until_ms
  limit :limit;
 
@@ -95,14 +95,14 @@ select (select head_fair_key from holdfast_session
 
 -- name: session_first_entries
 -- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
-select s.value, exists (select 1 from holdfast_job r where r.session = s.value and r.state = {running}),
+select s.value, exists (select 1 from holdfast_job r where r.session = s.value and r.rare_state = {running}),
        j.seq, j.enqueue_seq, (select name from holdfast_state where number = j.state), j.epoch, j.route,
        j.extra ->> '$.entry_json'
   from json_each(:sessions) s
  cross join holdfast_job j
  where j.seq = (select f.seq from holdfast_job f
                  where f.session = s.value and f.session is not null
-                   and (f.state = {ready} or (f.state = {scheduled} and f.epoch > 0))
+                   and (f.rare_state = {ready} or (f.rare_state = {scheduled} and f.epoch > 0))
                  order by f.enqueue_seq limit 1);
 
 -- name: session_first_ready
@@ -157,11 +157,11 @@ select number from holdfast_session where tenant = :tenant and name = :name;
 
 -- name: session_running
 -- Read the running entries of a session.
-select * from holdfast_job_row where session_number = :session and state_number = {running};
+select * from holdfast_job_row where session_number = :session and rare_state = {running};
 
 -- name: session_running_entries
 -- Read the numbers of the running entries of a session, and their leases.
-select seq, lease_token from holdfast_job where session = :session and session is not null and state = {running};
+select seq, lease_token from holdfast_job where session = :session and session is not null and rare_state = {running};
 
 -- name: sessions_by_name
 -- Read sessions by their names.

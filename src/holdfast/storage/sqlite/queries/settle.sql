@@ -20,7 +20,8 @@ update holdfast_job
 -- Finish running jobs as done: the common values once, and the result of each job.
 -- The plus before the state keeps the planner from scanning all running jobs.
 update holdfast_job
-   set state = {done}, result = r.value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = r.value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -30,7 +31,8 @@ update holdfast_job
 -- name: job_done_one
 -- As job_done, for one job.
 update holdfast_job
-   set state = {done}, result = :value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = :value, event_count = event_count + :counted, finished_at_ms = :finished_at_ms, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -39,7 +41,8 @@ update holdfast_job
 -- name: job_done_each
 -- As job_done_held, for jobs of one claim that have the same epoch and have not changed since, nor concern others.
 update holdfast_job
-   set state = {done}, result = r.value, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = r.value, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -52,7 +55,8 @@ update holdfast_job
 -- Finish running jobs as done if their lease is held: for each its epoch, lease token and result. Return what may have
 -- changed since they were claimed.
 update holdfast_job
-   set state = {done}, result = h.value ->> 3, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = h.value ->> 3, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -65,7 +69,8 @@ returning seq, priority, phase, percent, cancel_requested, event_count,
 -- name: job_done_held_one
 -- As job_done_held, for one job.
 update holdfast_job
-   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -73,10 +78,22 @@ update holdfast_job
 returning seq, priority, phase, percent, cancel_requested, event_count,
           dedupe_key is not null or session is not null, awaited, gate;
 
+-- name: job_done_plain
+-- As job_done_unchanged, for a job that is in no rare index.
+update holdfast_job
+   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+       unacknowledged = 0,
+       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
+                                  '$.failure_traceback'), '{}')
+ where seq = :seq and state = {running} and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
+   and priority = :priority and event_count = :event_count and phase is null and percent is null
+   and cancel_requested = 0 and awaited = 0 and rare_state is null;
+
 -- name: job_done_same
 -- As job_done_each, with the same result for all.
 update holdfast_job
-   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -87,7 +104,8 @@ update holdfast_job
 -- name: job_done_unchanged
 -- As job_done_same, for one job.
 update holdfast_job
-   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
+   set state = {done}, rare_state = case when rare_state is not null then {done} end,
+       result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
        suspect = 0, unacknowledged = 0,
        extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
                                   '$.failure_traceback'), '{}')
@@ -108,10 +126,11 @@ update holdfast_job set phase = :phase, percent = :percent where seq = :seq and 
 -- Write the changes of transitions, one job for each row of values, only if it still has the epoch that the decision
 -- is based on.
 update holdfast_job
-   set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, lease_until_ms = ?,
-       phase = ?, percent = ?, cancel_requested = ?, suspect = ?, predecessor = ?, event_count = ?, result = ?,
-       unacknowledged = ?, extra = ?
- where seq = ? and epoch = ?;
+   set state = ?1, fair_key = ?2, due_at_ms = ?3, deadline_at_ms = ?4, finished_at_ms = ?5, attempt = ?6,
+       lease_until_ms = ?7, phase = ?8, percent = ?9, cancel_requested = ?10, suspect = ?11, predecessor = ?12,
+       event_count = ?13, result = ?14, unacknowledged = ?15, extra = ?16,
+       rare_state = case when coalesce(rare_state, ?4, nullif(?11, 0), nullif(?2 = '', 0)) is not null then ?1 end
+ where seq = ?17 and epoch = ?18;
 
 -- name: jobs_current
 -- Read only the columns of some jobs that may have changed since they were claimed.
@@ -126,5 +145,5 @@ select seq, epoch, (select name from holdfast_state where number = state), lease
 -- name: jobs_suspect_of_worker
 -- Read some waiting suspect jobs that one start of a worker held last.
 select * from holdfast_job_row
- where suspect = 1 and state_number < {running} and worker = :worker and incarnation = :incarnation
+ where suspect = 1 and rare_state < {running} and worker = :worker and incarnation = :incarnation
  limit :limit;
