@@ -22,7 +22,7 @@ def test_lanes_in_json(cli: Cli) -> None:
     listed = cli.json("lanes", "list")["lanes"]
 
     bulk = {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block"}
-    assert {**bulk, "max_waiting": None, "target_age": None, "jobs": {}} in listed
+    assert {**bulk, "max_waiting": None, "target_age": None, "late": False, "jobs": {}} in listed
 
 
 def test_set_changes_only_the_given_settings(cli: Cli) -> None:
@@ -38,6 +38,7 @@ def test_set_changes_only_the_given_settings(cli: Cli) -> None:
         "backoff": "block",
         "max_waiting": None,
         "target_age": None,
+        "late": False,
     }
     assert "skip" in cli.text("lanes", "set", "bulk", "--backoff", "skip")
 

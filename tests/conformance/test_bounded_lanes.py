@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.errors import QueueFull
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import start
+from tests.support.sessions import say, take, texts
 
 
 def fill(queue: Queue, count: int, **options: Any) -> None:
@@ -110,3 +112,102 @@ def test_a_late_lane_is_reported(queue: Queue, clock: ManualClock) -> None:
 def test_bad_settings_are_refused(queue: Queue, options: dict[str, Any]) -> None:
     with refused(queue, next(iter(options))):
         queue.lanes.set("l", **options)
+
+
+def late_events(queue: Queue) -> list[tuple[str, str]]:
+    return [(event.lane, event.job_id) for event in queue.events() if event.name == "late"]
+
+
+def look(queue: Queue) -> None:
+    """Run the maintenance of a claim that finds no job."""
+    assert queue.claim(kinds=["none"]) is None
+
+
+def is_late(queue: Queue) -> bool:
+    return {lane.name: lane.late for lane in queue.lanes.list()}["l"]
+
+
+def test_one_event_is_written_when_a_lane_becomes_late(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    first = queue.enqueue("k", lane="l", priority=9)
+    clock.advance(1)
+    queue.enqueue_many([{"kind": "k", "lane": "l", "tenant": tenant} for tenant in ("a", "z")])
+    queue.enqueue("k", lane="other")
+    clock.advance(58)
+    look(queue)
+    assert (late_events(queue), is_late(queue)) == ([], False)
+    for _ in range(3):
+        clock.advance(30)
+        look(queue)
+        assert (late_events(queue), is_late(queue)) == ([("l", first.id)], True)
+    # The event belongs to the oldest job, and changes nothing about it.
+    job = queue.get(first.id)
+    assert job is not None
+    assert (job.state, job.priority) == ("ready", 9)
+    assert [claim.job.id for claim in queue.claim_many(lanes=["l"], limit=1)] == [first.id]
+
+
+def test_a_lane_that_recovered_can_become_late_again(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    first = queue.enqueue("k", lane="l")
+    clock.advance(61)
+    look(queue)
+    start(queue, first.job)
+    second = queue.enqueue("k", lane="l")
+    clock.advance(29)
+    look(queue)
+    assert not is_late(queue)
+    clock.advance(32)
+    look(queue)
+    assert late_events(queue) == [("l", first.id), ("l", second.id)]
+
+
+def test_a_lane_whose_age_stays_near_its_target_is_late_once(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    jobs = []
+    for _ in range(8):
+        jobs.append(queue.enqueue("k", lane="l"))
+        clock.advance(16)
+    for enqueued in jobs:
+        look(queue)
+        start(queue, enqueued.job)
+        clock.advance(16)
+    assert len(late_events(queue)) == 1
+
+
+def test_paused_lanes_and_lanes_without_a_target_are_not_late(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    queue.enqueue("k", lane="l")
+    clock.advance(61)
+    look(queue)
+    assert is_late(queue)
+    queue.lanes.set("l", state="paused")
+    look(queue)
+    assert not is_late(queue)
+    clock.advance(61)
+    look(queue)
+    assert len(late_events(queue)) == 1
+    queue.lanes.set("l", state="active")
+    look(queue)
+    assert (is_late(queue), len(late_events(queue))) == (True, 2)
+    queue.lanes.set("l", target_age=0)
+    look(queue)
+    assert not is_late(queue)
+
+
+def test_the_entry_of_a_session_can_make_a_lane_late(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    [entry] = say(queue, "hello", lane="l")
+    clock.advance(61)
+    look(queue)
+    assert late_events(queue) == [("l", entry)]
+    assert texts(take(queue)) == ["hello"]
+
+
+def test_claims_at_the_same_time_write_one_event(queue: Queue, clock: ManualClock) -> None:
+    queue.lanes.set("l", target_age=60)
+    late = queue.enqueue("k", lane="l")
+    clock.advance(61)
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(lambda _: look(queue), range(32))]
+    assert late_events(queue) == [("l", late.id)]

@@ -173,6 +173,16 @@ class TestSubscriptions:
         with refused(queue, field):
             queue.webhooks.add(options.pop("url", URL), **options)
 
+    def test_a_late_lane_is_sent(self, queue: Queue, clock: ManualClock) -> None:
+        queue.webhooks.add(URL, types=["job.late"], tenant="acme")
+        queue.lanes.set("l", target_age=60)
+        late = queue.enqueue("mail", lane="l", tenant="acme")
+        clock.advance(61)
+        assert queue.claim(lanes=["none"]) is None
+        assert dispatch(queue) == 1
+        [body] = delivered(queue)
+        assert (body["type"], body["data"]["job_id"]) == ("job.late", late.id)
+
 
 class TestDispatch:
     def test_events_from_the_addition_on_are_delivered_once_each(self, queue: Queue, clock: ManualClock) -> None:

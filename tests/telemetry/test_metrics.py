@@ -59,6 +59,7 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     assert found["holdfast_jobs_ready", frozenset({("lane", "other"), ("kind", "unknown")})] == 1
     assert found["holdfast_jobs_scheduled", frozenset()] == 1
     assert found["holdfast_lane_target_age_seconds", frozenset({("lane", "other")})] == 60
+    assert found["holdfast_lane_late", frozenset({("lane", "other")})] == 0
     assert found["holdfast_workers", frozenset({("state", "active")})] == 1
     assert found["holdfast_store_up", frozenset()] == 1
     assert found["holdfast_worker_slots", frozenset()] == 3

@@ -53,7 +53,8 @@ def list_(terminal: Terminal) -> None:
     enqueue order. Backoff: with block, a session entry in backoff delays the later
     entries; with skip it does not. --state draining asks for confirmation.
     With --max-waiting, enqueueing fails while a tenant has so many ready and parked
-    jobs in the lane. Lanes above their target age are reported by doctor and top.
+    jobs in the lane. Lanes above their target age are reported by doctor and top,
+    and by the event `late` of their oldest job.
 
     Examples:
       holdfast lanes set bulk --state paused
@@ -101,7 +102,9 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
 
 
 def _age(lane: types.Lane) -> str:
-    return "" if lane.target_age is None else formatting.duration(lane.target_age * 1000)
+    if lane.target_age is None:
+        return ""
+    return formatting.duration(lane.target_age * 1000) + (" late" if lane.late else "")
 
 
 def _draw(terminal: Terminal, found: list[types.Lane], counts: dict[str, dict[str, int]]) -> None:

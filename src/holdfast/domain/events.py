@@ -15,6 +15,7 @@ EventName: TypeAlias = Literal[
     "promoted",
     "unblocked",
     "parked",
+    "late",
     "claimed",
     "retrying",
     "deferred",
@@ -31,6 +32,8 @@ EventName: TypeAlias = Literal[
 ]
 """The name of a transition."""
 TERMINAL: Final[frozenset[EventName]] = frozenset(("done", "failed", "cancelled", "retired"))
+ALWAYS: Final = TERMINAL | {"late"}
+"""The events that are recorded in every lane."""
 
 
 @dataclass(frozen=True, slots=True)

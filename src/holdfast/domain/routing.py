@@ -48,6 +48,8 @@ class Lane:
     """How many ready and parked jobs each tenant may have in it; None if any number."""
     target_age: float | None = None
     """For how many seconds its oldest ready job should be due at most; None if there is no target."""
+    late: bool = False
+    """Whether the oldest was older when it was looked at last; event `late`. It ends at half the target."""
 
 
 def fair_key_of(lane: Lane, tenant: str) -> str:

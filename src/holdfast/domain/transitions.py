@@ -358,6 +358,11 @@ def offer(job: JobRow) -> Transition:
     return Transition(job, job._replace(state="ready"), "unblocked")
 
 
+def miss_target_age(job: JobRow) -> Transition:
+    """Return the ready *job* as it is: it has waited for longer than its lane should let jobs wait."""
+    return Transition(job, job, "late")
+
+
 def leaves_gate(transition: Transition) -> bool:
     """Return whether the job no longer holds a permit, or no longer waits for one, other than by a claim or offer."""
     before, after, _ = transition

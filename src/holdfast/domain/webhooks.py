@@ -46,7 +46,8 @@ class WebhookOptions(TypedDict, total=False):
 
     types: Sequence[str]
     """Event types such as `job.done`; default: the final ones, `job.done`, `job.failed`, `job.cancelled` and
-    `job.retired`. The others are recorded only for jobs and lanes with `events="all"`."""
+    `job.retired`. `job.late` is recorded for lanes with a target age, the others only for jobs and lanes with
+    `events="all"`."""
     tenant: str | None
     """Only jobs of this tenant; default: any."""
     kinds: Sequence[str] | None

@@ -10,7 +10,7 @@ from holdfast.domain.events import EventName
 from holdfast.domain.job import WAITING, Job, JobRow, State, job_of
 from holdfast.domain.kinds import Kind, Publication, kind_of
 from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable, fair_key_of
-from holdfast.operations import dependencies, enqueue, sessions, webhook_events
+from holdfast.operations import dependencies, enqueue, sessions, target_ages, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.jobs import get_row
 from holdfast.storage import notifications
@@ -243,7 +243,8 @@ async def lanes(tx: StoreTransaction) -> list[Lane]:
     """Return every lane that was configured or used, sorted by name."""
     routing = await tx.routing()
     names = {key.lane for key in routing.routes} | set(routing.lanes)
-    return [routing.lane(name) for name in sorted(names)]
+    late = await tx.late_lanes()
+    return [replace(routing.lane(name), late=name in late) for name in sorted(names)]
 
 
 class LaneChange(NamedTuple):
@@ -267,6 +268,9 @@ async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple
     given |= {option: given[option] or None for option in ("max_waiting", "target_age") if option in given}
     after = replace(before, **given)
     await tx.set_lane(after)
+    if before.target_age or after.target_age:
+        await target_ages.look_soon(tx)
+        after = replace(after, late=name in await tx.late_lanes())
     tx.notify([notifications.lane_topic(name), notifications.sessions_topic(name)])
     return after, routing.routes_of(name)
 

@@ -79,7 +79,7 @@ def _apply_lane_rules(
 
 def records(routing: RoutingTable, job: JobRow, event: events.EventName) -> bool:
     """Return whether *event* of *job* is recorded in the event log."""
-    return event in events.TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
+    return event in events.ALWAYS or bool(job.record_all) or job.lane in routing.recorded_lanes
 
 
 async def notify_jobs(tx: contract.StoreTransaction, jobs: Sequence[JobRow]) -> None:

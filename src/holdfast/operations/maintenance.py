@@ -11,7 +11,17 @@ from typing import Final, NamedTuple
 from holdfast.domain import clock, limits, transitions
 from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import admin, artifacts, fold_dependencies, gates, groups, rollups, schedules, sessions
+from holdfast.operations import (
+    admin,
+    artifacts,
+    fold_dependencies,
+    gates,
+    groups,
+    rollups,
+    schedules,
+    sessions,
+    target_ages,
+)
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.storage.contract import PassName, StoreTransaction
 from holdfast.storage.flow_contract import Wake
@@ -99,6 +109,9 @@ async def fold_wakes(tx: StoreTransaction, routing: RoutingTable, now: clock.Now
         await _delete(tx, requeued, [])
     if at_gates := by_target.get("gate"):
         undecided += await _delete(tx, at_gates, await gates.fold(tx, routing, at_gates, now))
+    if lanes := by_target.get("lanes"):
+        await target_ages.fold(tx, routing, now)
+        await _delete(tx, lanes, [])
     await tx.move_wakes([wake.wake for wake in undecided], now.wall_ms + _AGAIN_MS)
     return len(undecided) < len(found)
 

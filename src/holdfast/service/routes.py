@@ -333,6 +333,7 @@ _LANE: Final = {
     "backoff": "block",
     "max_waiting": 10_000,
     "target_age": 60.0,
+    "late": False,
 }
 _WORKERS: Final = schemas.shape(workers={"type": "array", "items": schemas.ref("Worker")})
 _KIND_STATE: Final = schemas.shape(kind=schemas.STRING, retired=schemas.BOOLEAN)

@@ -436,7 +436,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Enqueued": shape(created=BOOLEAN, job=ref("Job")),
     "Event": EVENT,
-    "Lane": shape(**_LANE, max_waiting=nullable(INTEGER), target_age=nullable({"type": "number"})),
+    "Lane": shape(**_LANE, max_waiting=nullable(INTEGER), target_age=nullable({"type": "number"}), late=BOOLEAN),
     "Kind": shape(
         name=STRING,
         retired=BOOLEAN,

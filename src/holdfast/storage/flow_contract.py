@@ -10,9 +10,9 @@ from holdfast.domain.groups import StoredGroup
 from holdfast.domain.job import JobRow, State
 from holdfast.domain.schedules import StoredSchedule
 
-WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group", "gate", "requeue"]
+WakeTarget: TypeAlias = Literal["schedule", "child", "parent", "group", "gate", "requeue", "lanes"]
 """What a wake row asks to look at: a schedule, a job that depends on others, one on which others depend, a group,
-a gate, a requeued job whose cancelled children are brought back."""
+a gate, a requeued job whose cancelled children are brought back, the target ages of lanes."""
 
 
 class Wake(NamedTuple):
@@ -122,6 +122,20 @@ class FlowTransaction(ABC):
     @abstractmethod
     async def parents_of(self, seq: int) -> list[JobRow]:
         """Return the jobs on which a job depends, in the given order, without locking them."""
+
+    @abstractmethod
+    async def late_lanes(self) -> set[str]:
+        """Return the lanes that are late, as the last look has found."""
+
+    @abstractmethod
+    async def set_late(self, lane: str, *, late: bool) -> None:
+        """Record whether a lane is late."""
+
+    @abstractmethod
+    async def oldest_on_routes(
+        self, routes: Sequence[int], priorities: int, fair_keys: int
+    ) -> tuple[int, int] | None:
+        """Return number and due time of the oldest ready job on routes, among so many priorities and fair_keys."""
 
     @abstractmethod
     async def count_waiting(self, routes: Sequence[int], tenant: str, priorities: int, maximum: int) -> int:

@@ -49,6 +49,22 @@ class SqlFlow(SqlQueries):
         """Append wake rows of jobs that others wait for."""
         await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
 
+    async def late_lanes(self) -> set[str]:
+        """Return the lanes that are late."""
+        return {lane for (lane,) in await self.query("lanes_late")}
+
+    async def set_late(self, lane: str, *, late: bool) -> None:
+        """Record whether a lane is late."""
+        await self.query("lane_late", {"lane": lane, "late": int(late)})
+
+    async def oldest_on_routes(
+        self, routes: Sequence[int], priorities: int, fair_keys: int
+    ) -> tuple[int, int] | None:
+        """Return number and due time of the oldest ready job on routes."""
+        values = {"routes": list(routes), "priorities": priorities, "fair_keys": fair_keys}
+        rows = await self.query("lane_oldest", values) if routes else []
+        return (rows[0][0], rows[0][1]) if rows else None
+
     async def count_waiting(self, routes: Sequence[int], tenant: str, priorities: int, maximum: int) -> int:
         """Return how many jobs of a tenant are ready or parked."""
         values = {"routes": list(routes), "tenant": tenant, "priorities": priorities, "maximum": maximum}

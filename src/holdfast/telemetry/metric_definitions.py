@@ -41,6 +41,13 @@ TARGET_AGE: Final = Metric(
     "How long the oldest ready job of the lane should be due at most; only lanes with a target",
     "store",
 )
+LATE: Final = Metric(
+    "holdfast_lane_late",
+    "gauge",
+    ("lane",),
+    "1 if the lane misses its target age, else 0; only lanes with a target",
+    "store",
+)
 SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their due time", "store")
 BLOCKED: Final = Metric("holdfast_jobs_blocked", "gauge", (), "Jobs that wait for a predecessor to end", "store")
 DEPENDENT: Final = Metric("holdfast_jobs_dependent", "gauge", (), "Jobs that wait for others to end", "store")
@@ -91,6 +98,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     READY,
     OLDEST,
     TARGET_AGE,
+    LATE,
     SCHEDULED,
     BLOCKED,
     DEPENDENT,

@@ -62,7 +62,7 @@ class StoreCollector(Collector):
         return [
             _single(metric_definitions.STORE_UP, 1),
             *_backlog_families(backlog),
-            _target_family(lanes),
+            *_target_families(lanes),
             _worker_family(workers),
         ]
 
@@ -90,12 +90,13 @@ def _backlog_families(backlog: results.Backlog) -> list[Family]:
     ]
 
 
-def _target_family(lanes: Iterable[Lane]) -> Family:
-    family = _family(metric_definitions.TARGET_AGE)
+def _target_families(lanes: Iterable[Lane]) -> list[Family]:
+    targets, late = _family(metric_definitions.TARGET_AGE), _family(metric_definitions.LATE)
     for lane in lanes:
         if lane.target_age is not None:
-            family.add_metric([lane.name], lane.target_age)
-    return family
+            targets.add_metric([lane.name], lane.target_age)
+            late.add_metric([lane.name], lane.late)
+    return [targets, late]
 
 
 def _worker_family(workers: Iterable[results.WorkerInfo]) -> Family:

@@ -35,8 +35,8 @@ class Lanes(Namespace):
         *state* is `active`, `paused` or `draining`, *order* `fair` or `strict`, *events* `terminal` or `all`,
         *backoff* `block` or `skip`. *max_waiting* is how many ready and parked jobs each tenant may have in the lane
         before `enqueue` raises `QueueFull`. *target_age* is for how many seconds its oldest ready job should be due
-        at most; `doctor`, the overview and metrics report lanes that are late. 0 removes either. If *order* or
-        *backoff* is given, the lane's waiting jobs are updated in bounded chunks.
+        at most; `doctor`, the overview, metrics and the event `late` report lanes that are late. 0 removes either. If
+        *order* or *backoff* is given, the lane's waiting jobs are updated in bounded chunks.
         """
         lane = validation.name(lane, "lane")
         if state is not None:

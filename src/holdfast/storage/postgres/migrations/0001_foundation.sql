@@ -95,6 +95,7 @@ $$;
 create table holdfast.lane (
     target_age_ms bigint,
     max_waiting   integer,
+    late       integer not null default 0,
     lane       text collate "C" primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
     lane_order text not null check (lane_order in ('fair', 'strict')),
@@ -167,7 +168,7 @@ create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
     number bigint not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue'))
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue', 'lanes'))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,

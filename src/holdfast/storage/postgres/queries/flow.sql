@@ -162,6 +162,40 @@ select id, seq, tenant from holdfast.job where id = any (%(ids)s::text[]);
 -- Read the ids and states of jobs, without locking them.
 select seq, id, state from holdfast.job where seq = any (%(seqs)s::bigint[]);
 
+-- name: lane_late
+-- Record whether a lane is late.
+update holdfast.lane set late = %(late)s where lane = %(lane)s;
+
+-- name: lane_oldest
+-- Find the oldest of the first ready jobs of each fair_key on some routes, at some priorities from the lowest up.
+with recursive
+level (route, priority, depth) as (
+    select r.route, (select j.priority from holdfast.open_job j
+                      where j.state = 'ready' and j.route = r.route order by j.priority limit 1), 1
+      from unnest(%(routes)s::integer[]) as r (route)
+    union all
+    select l.route, (select j.priority from holdfast.open_job j
+                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
+                      order by j.priority limit 1), l.depth + 1
+      from level l where l.priority is not null and l.depth < %(priorities)s
+),
+head (route, priority, fair_key, due_at_ms, seq, depth) as (
+    select l.route, l.priority, j.fair_key, j.due_at_ms, j.seq, 1
+      from level l
+     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.open_job j
+                          where j.state = 'ready' and j.route = l.route and j.priority = l.priority
+                          order by j.fair_key, j.due_at_ms, j.seq limit 1) j
+    union all
+    select h.route, h.priority, j.fair_key, j.due_at_ms, j.seq, h.depth + 1
+      from head h
+     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.open_job j
+                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
+                            and j.fair_key > h.fair_key
+                          order by j.fair_key, j.due_at_ms, j.seq limit 1) j
+     where h.depth < %(fair_keys)s
+)
+select seq, due_at_ms from head order by due_at_ms, seq limit 1;
+
 -- name: lane_waiting
 -- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
 with recursive
@@ -198,6 +232,10 @@ select count(*) from (
         on j.gate = p.gate and j.state = 'parked' and j.route = p.route and j.priority = p.priority
            and j.fair_key in (%(tenant)s, '') and j.tenant = %(tenant)s
     limit %(maximum)s) counted;
+
+-- name: lanes_late
+-- Read the lanes that are late.
+select lane from holdfast.lane where late = 1;
 
 -- name: members_end
 -- Record that members of a group have ended in a state; return those whose ends were not counted.

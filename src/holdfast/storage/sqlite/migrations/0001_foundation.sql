@@ -24,7 +24,8 @@ create table holdfast_lane (
     events     text not null check (events in ('terminal', 'all')),
     backoff    text not null check (backoff in ('block', 'skip')),
     max_waiting   integer,
-    target_age_ms integer
+    target_age_ms integer,
+    late       integer not null default 0
 ) strict, without rowid;
 
 -- The catalog of kinds: what workers publish about their tasks, and which kinds are retired and accept no new jobs.
@@ -91,7 +92,7 @@ create table holdfast_webhook_job (
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,
-    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue')),
+    target text not null check (target in ('schedule', 'child', 'parent', 'group', 'gate', 'requeue', 'lanes')),
     number integer not null
 ) strict;
 create index holdfast_wake_at on holdfast_wake (at_ms);

@@ -155,6 +155,44 @@ select id, seq, tenant from holdfast_job where id in (select value from json_eac
 -- Read the ids and states of jobs, without locking them.
 select seq, id, (select name from holdfast_state where number = state) from holdfast_job where seq in (select value from json_each(:seqs));
 
+-- name: lane_late
+-- Record whether a lane is late.
+update holdfast_lane set late = :late where lane = :lane;
+
+-- name: lane_oldest
+-- Find the oldest of the first ready jobs of each fair_key on some routes, at some priorities from the lowest up.
+with recursive
+level (route, priority, depth) as (
+    select r.value, (select priority from holdfast_job
+                      where state = {ready} and route = r.value
+                      order by priority limit 1), 1
+      from json_each(:routes) r
+    union all
+    select l.route, (select priority from holdfast_job
+                      where state = {ready} and route = l.route and priority > l.priority
+                      order by priority limit 1), l.depth + 1
+      from level l where l.priority is not null and l.depth < :priorities
+),
+head (route, priority, fair_key, depth) as (
+    select l.route, l.priority, (select fair_key from holdfast_job
+                                  where state = {ready} and route = l.route and priority = l.priority
+                                  order by fair_key limit 1), 1
+      from level l where l.priority is not null
+    union all
+    select h.route, h.priority, (select fair_key from holdfast_job
+                                  where state = {ready} and route = h.route and priority = h.priority
+                                    and fair_key > h.fair_key
+                                  order by fair_key limit 1), h.depth + 1
+      from head h where h.fair_key is not null and h.depth < :fair_keys
+)
+select j.seq, j.due_at_ms
+  from head h cross join holdfast_job j
+ where j.seq = (select seq from holdfast_job
+                 where state = {ready} and route = h.route and priority = h.priority and fair_key = h.fair_key
+                 order by due_at_ms, seq limit 1)
+ order by j.due_at_ms, j.seq
+ limit 1;
+
 -- name: lane_waiting
 -- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
 with recursive
@@ -190,6 +228,10 @@ select count(*) from (
      where j.gate = p.gate and j.rare_state = {parked} and j.route = p.route and j.priority = p.priority
        and j.fair_key in (:tenant, '') and j.tenant = :tenant
     limit :maximum);
+
+-- name: lanes_late
+-- Read the lanes that are late.
+select lane from holdfast_lane where late = 1;
 
 -- name: members_end
 -- Record that members of a group have ended in a state; return those whose ends were not counted.
