@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Claim, Conflict, Deferred, Done, Failed, InvalidInput, Queue
+from holdfast import Claim, Conflict, Deferred, Done, Failed, Queue
 from holdfast.errors import LimitNotFound
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
@@ -356,11 +356,6 @@ class TestChanges:
             queue.limits.set("two", lanes=["default"], concurrency=1)
         queue.limits.set("two", lanes=["default"], rate=1)
         queue.limits.set("three", kinds=["other"], concurrency=1)
-
-    def test_a_kind_of_sessions_is_refused(self, queue: Queue) -> None:
-        queue.enqueue("turn", session="s")
-        with pytest.raises(InvalidInput, match="entries of sessions"):
-            queue.limits.set("one", kinds=["turn"], concurrency=1)
 
 
 class TestRates:

@@ -282,7 +282,9 @@ def check_given(options: Mapping[str, Any], *, in_session: bool) -> GivenForLimi
         return None
     if in_session:
         field = "limit_weight" if key is None else "limit_key"
-        raise errors.InvalidInput(field, "cannot be given for a session entry: limits do not apply to it")
+        raise errors.InvalidInput(
+            field, "cannot be given for a session entry: its limits have other keys, such as tenant"
+        )
     return GivenForLimits(key, weight)
 
 

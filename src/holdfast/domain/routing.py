@@ -115,7 +115,7 @@ class RoutingTable:
         self._gated = frozenset(
             route.number
             for route in (self.routes.values() if self.limits else ())
-            if not route.key.session and self.limits_of(route.key.lane, route.key.kind)
+            if self.limits_of(route.key.lane, route.key.kind)
         )
         self._configured = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
@@ -136,7 +136,7 @@ class RoutingTable:
         return bool(self._gated) and any(route.number in self._gated for route in routes)
 
     def limits_of(self, lane: str, kind: str) -> tuple[LimitRow, ...]:
-        """Return the limits of jobs of one lane and kind that are no session entries."""
+        """Return the limits of jobs of one lane and kind."""
         found = self._limits_of.get((lane, kind))
         if found is None:
             found = tuple(one for one in self.limits.values() if one.concerns(lane, kind))

@@ -51,12 +51,15 @@ def eligibility_of(state: State, epoch: int, *, claimable: bool, skips: bool) ->
     """Return the relation of an entry in *state* to a claim.
 
     *claimable*: the claim may take entries of its lane and kind. *skips*: its lane permits skipping an entry that
-    waits after a failure or deferral. An entry that was enqueued for later and never claimed is always skipped.
+    waits after a failure or deferral. An entry that was enqueued for later and never claimed is always skipped; one
+    that waits for room at a limit never is.
     """
     if state == "ready":
         return "ready" if claimable else "blocks"
     if state == "scheduled":
         return "passed" if skips or not epoch else "blocks"
+    if state == "parked":
+        return "blocks"
     # A running entry is held by a claim, and a finished one, such as a failed head, blocks nothing: both are skipped.
     return "passed"
 

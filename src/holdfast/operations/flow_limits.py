@@ -61,14 +61,6 @@ def _check(routing: RoutingTable, new: LimitRow, stored: LimitRow | None) -> Non
     if stored is None and len(routing.limits) >= limits.LIMITS_MAX:
         raise errors.InvalidInput("name", f"would make more than {limits.LIMITS_MAX} limits")
     domain_gates.check_overlap(new, routing.limits.values())
-    for kind in new.kinds or ():
-        published = routing.publications.get(kind)
-        if (published is not None and published.session) or any(
-            route.kind == kind and route.session for route in routing.routes
-        ):
-            raise errors.InvalidInput(
-                "kinds", f"has {kind!r}, whose jobs are entries of sessions; limits do not apply to sessions"
-            )
 
 
 async def remove_limit(tx: StoreTransaction, name: str, actor: str) -> Limit:
@@ -87,7 +79,9 @@ async def remove_limit(tx: StoreTransaction, name: str, actor: str) -> Limit:
 
 def _notify(tx: StoreTransaction, routing: RoutingTable, limit: LimitRow) -> None:
     lanes = {route.lane for route in routing.routes if limit.concerns(route.lane, route.kind)}
-    tx.notify([notifications.lane_topic(lane) for lane in sorted(lanes)])
+    tx.notify(
+        [topic(lane) for lane in sorted(lanes) for topic in (notifications.lane_topic, notifications.sessions_topic)]
+    )
 
 
 async def findings(tx: StoreTransaction) -> list[Finding]:

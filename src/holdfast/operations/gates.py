@@ -7,6 +7,7 @@ from holdfast.domain import claim_order, gates, limits, strict_json, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
+from holdfast.operations import sessions
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.flow_contract import Wake
@@ -126,6 +127,23 @@ class _Rooms:
             await tx.add_wake("gate", number, self._now_ms + _BUSY_MS)
 
 
+async def admit_turn(
+    tx: StoreTransaction, routing: RoutingTable, entries: Sequence[JobRow]
+) -> dict[int, int | None] | None:
+    """Take room for a claim of session entries, of which the first counts; None if it was parked instead.
+
+    Return the gates to write, by number of the entry. Another entry that was offered room does not use it.
+    """
+    admitted = await admit(tx, routing, entries[:1], 1)
+    if not admitted:
+        return None
+    [(head, gate)] = admitted
+    at = await tx.jobs_at_gates([entry.seq for entry in entries])
+    others = {entry.seq: at[entry.seq].gate for entry in entries[1:] if at[entry.seq].gate is not None}
+    await tx.add_wakes("gate", sorted({one for one in others.values() if one is not None}), await tx.now())
+    return {head.seq: gate, **dict.fromkeys(others)}
+
+
 async def _park(tx: StoreTransaction, routing: RoutingTable, parked: Sequence[tuple[JobRow, int]], now: Now) -> None:
     await apply_transitions(tx, routing, [transitions.park(job) for job, _ in parked], now)
     await tx.set_gates([(gate, job.seq) for job, gate in parked])
@@ -198,7 +216,7 @@ async def _offer(
             room.take()
         # The offered jobs may leave others waiting, for the next time at which one may start.
         opens_at_ms = room.opens_at_ms()
-    jobs = await tx.parked_jobs(wanted)
+    jobs = await sessions.lock_free_sessions(tx, await tx.parked_jobs(wanted))
     await apply_transitions(tx, routing, [transitions.offer(job) for job in jobs], now)
     after = gate._replace(turns_json=strict_json.compact(turns)) if jobs else gate
     if limit.rate is not None:
@@ -303,15 +321,11 @@ async def report_usage(
 
 async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gates.LimitRow) -> None:
     """Count the jobs that run already against a new limit; those that are ending are left out."""
-    routes = [
-        route.number
-        for route in routing.routes.values()
-        if not route.key.session and limit.concerns(route.key.lane, route.key.kind)
-    ]
+    routes = [route.number for route in routing.routes.values() if limit.concerns(route.key.lane, route.key.kind)]
     after = 0
     while jobs := await tx.running_on_routes(routes, after, limits.CHUNK):
         at: Mapping[int, JobAtGate] = await tx.jobs_at_gates([job.seq for job in jobs])
-        keys = {job.seq: limit.key_of(job, at[job.seq].given) for job in jobs}
+        keys = {job.seq: limit.key_of(job, at[job.seq].given) for job in jobs if _counts(job)}
         numbers = await tx.gate_numbers({(limit.number, key) for key in keys.values() if key is not None})
         await tx.set_gates([(numbers[limit.number, key], seq) for seq, key in keys.items() if key is not None])
         after = jobs[-1].seq
@@ -323,9 +337,7 @@ async def uncounted(tx: StoreTransaction, routing: RoutingTable) -> dict[int, Ga
     No known history leads to one, but a restored backup or a row that was changed by hand may.
     """
     routes = [
-        route.number
-        for key, route in routing.routes.items()
-        if not key.session and _counting(routing, key.lane, key.kind) is not None
+        route.number for key, route in routing.routes.items() if _counting(routing, key.lane, key.kind) is not None
     ]
     found: dict[int, GateKey] = {}
     after = 0
@@ -335,12 +347,17 @@ async def uncounted(tx: StoreTransaction, routing: RoutingTable) -> dict[int, Ga
         for job in jobs:
             limit = _counting(routing, job.lane, job.kind)
             key = None if limit is None else limit.key_of(job, at[job.seq].given)
-            if limit is not None and key is not None:
+            if limit is not None and key is not None and _counts(job):
                 found[job.seq] = (limit.number, key)
         if len(jobs) < limits.CHUNK:
             break
         after = jobs[-1].seq
     return found
+
+
+def _counts(job: JobRow) -> bool:
+    """Return whether a running job is counted: of the entries of a session's claim, only the first is."""
+    return job.session_number is None or job.claim_index == 0
 
 
 def _counting(routing: RoutingTable, lane: str, kind: str) -> gates.LimitRow | None:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from holdfast.domain import claim_order, claims, clock, limits, session_claims, sessions, transitions
 from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import lease, maintenance, session_lease
+from holdfast.operations import gates, lease, maintenance, session_lease
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.claim import seconds_to_next_change, undo_claims
 from holdfast.operations.sessions import choose_from_line, sessions_of
+from holdfast.storage import notifications
 from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 # How many heads of one fairness key are read: other workers may have locked some of them.
@@ -223,6 +224,9 @@ async def _claim_candidate(
                 return claim
             search.skip(session.number)
         candidates = await search.next(tx, locked_one=session is not None)
+    if search.skipped and routing.is_gated(routes):
+        # Others may be claimable behind so many that were parked: let claimers look again after the commit.
+        tx.notify([notifications.sessions_topic(route.key.lane) for route in routes])
     return None
 
 
@@ -274,8 +278,15 @@ async def _lease(
     request: session_claims.SessionRequest,
     jobs: list[JobRow],
     extended: _OpenClaim | None,
-) -> session_claims.SessionClaim:
+) -> session_claims.SessionClaim | None:
+    """Write the leases of entries; None if the first was parked, because a limit has no room for it."""
     now = await tx.now()
+    at_gates: dict[int, int | None] = {}
+    if extended is None and routing.has_limits and routing.limits_of(jobs[0].lane, jobs[0].kind):
+        admitted = await gates.admit_turn(tx, routing, jobs)
+        if admitted is None:
+            return None
+        at_gates = admitted
     claim = extended or _OpenClaim(session_claims.derive_fence(session, jobs[0].id, request.lease_token), 0)
     until_ms = now.lease_ms + request.lease_ms
     if request.generation is not None:
@@ -297,6 +308,7 @@ async def _lease(
         for index, job in enumerate(jobs)
     ]
     leased = await apply_transitions(tx, routing, decided, now)
+    await tx.set_gates([(gate, seq) for seq, gate in at_gates.items()])
     if extended is None:
         claimed = session._replace(fence=claim.fence.fencing_token, claim_id=claim.fence.claim_id)
         await tx.write_session_claim(claimed)

@@ -53,7 +53,7 @@ async def _waiting(tx: StoreTransaction, routing: RoutingTable, facts: why.Facts
 
 async def _gates(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: Now) -> list[why.GateFacts]:
     concerned = routing.limits_of(job.lane, job.kind)
-    if not concerned or job.session_number is not None:
+    if not concerned or (job.session_number is not None and job.state != "parked"):
         return []
     at = (await tx.jobs_at_gates([job.seq]))[job.seq]
     facts = []

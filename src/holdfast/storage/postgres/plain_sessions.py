@@ -35,7 +35,8 @@ async def claim(
         **memory.due_watermarks.start_times(thorough=True),
     }
     numbers = [route.number for route in routes]
-    if request.tenant is not None or len(routes) > plain_forms.ROUTES_MAX or _records(routing, request):
+    without_form = request.tenant is not None or len(routes) > plain_forms.ROUTES_MAX
+    if without_form or _records(routing, request) or routing.is_gated(routes):
         if not looks:
             return None
         sent: list[plain_forms.Sent] = [("plain_guard", guard), ("plain_session_look", {"routes": numbers})]

@@ -684,7 +684,7 @@ create index open_job_predecessor on holdfast.open_job (predecessor)
 create index open_job_session on holdfast.open_job (session, seq)
     where session is not null;
 create index open_job_line on holdfast.open_job (session, enqueue_seq)
-    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
+    where session is not null and (state = 'ready' or state = 'parked' or (state = 'scheduled' and epoch > 0));
 create index open_job_session_running on holdfast.open_job (session)
     where session is not null and state = 'running';
 create index open_job_session_scheduled on holdfast.open_job (session, due_at_ms)
@@ -1791,7 +1791,7 @@ begin
           from holdfast.open_job o
           join holdfast.job j on j.seq = o.seq
          where o.session = chosen.number and o.session is not null
-           and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+           and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
          order by o.enqueue_seq
          limit entries_max
     loop
@@ -1877,7 +1877,7 @@ begin
       join holdfast.job j on j.seq = o.seq
      cross join lateral holdfast.route_of(o.route) r
      where o.session = of_session and o.session is not null
-       and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+       and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
      order by o.enqueue_seq limit 1;
     is_waiting := found and not exists (
         select 1 from holdfast.open_job o

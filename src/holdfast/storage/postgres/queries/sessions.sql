@@ -88,7 +88,7 @@ update holdfast.session s set enqueue_seq = v.enqueue_seq
 -- Read some entries of a session's line in enqueue order, from which a claim selects.
 select o.seq, o.enqueue_seq, o.state, o.epoch, o.route, j.entry from holdfast.open_job o
   join holdfast.job j on j.seq = o.seq
- where o.session = %(session)s and o.session is not null and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+ where o.session = %(session)s and o.session is not null and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
    and o.enqueue_seq > %(after)s
  order by o.enqueue_seq
  limit %(limit)s;
@@ -104,7 +104,7 @@ select * from holdfast.job_row
 -- name: session_entries_waiting
 -- Find the next waiting entries of a session by their numbers, for iterating over all of them.
 select seq from holdfast.open_job
- where session = %(session)s and session is not null and seq > %(after)s and state in ('scheduled', 'ready')
+ where session = %(session)s and session is not null and seq > %(after)s and state in ('scheduled', 'parked', 'ready')
  order by seq
  limit %(limit)s;
 
@@ -166,7 +166,7 @@ select s.number, exists (select 1 from holdfast.open_job r
  cross join lateral (
     select o.seq, o.enqueue_seq, o.state, o.epoch, o.route, j.entry from holdfast.open_job o
       join holdfast.job j on j.seq = o.seq
-     where o.session = s.number and o.session is not null and (o.state = 'ready' or (o.state = 'scheduled' and o.epoch > 0))
+     where o.session = s.number and o.session is not null and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
      order by o.enqueue_seq limit 1
  ) f;
 

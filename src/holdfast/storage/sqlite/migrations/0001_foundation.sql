@@ -437,7 +437,7 @@ create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
 -- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
 -- in none of these indexes.
 create index holdfast_job_line on holdfast_job (session, enqueue_seq)
-    where session is not null and (rare_state = 5 or (rare_state = 0 and epoch > 0));
+    where session is not null and (rare_state = 5 or rare_state = 3 or (rare_state = 0 and epoch > 0));
 create index holdfast_job_session_running on holdfast_job (session)
     where session is not null and rare_state = 10;
 create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)

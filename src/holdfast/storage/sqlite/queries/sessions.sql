@@ -58,7 +58,7 @@ update holdfast_session set enqueue_seq = ? where number = ?;
 select seq, enqueue_seq, (select name from holdfast_state where number = state), epoch, route,
        extra ->> '$.entry_json'
   from holdfast_job
- where session = :session and session is not null and (rare_state = {ready} or (rare_state = {scheduled} and epoch > 0)) and enqueue_seq > :after
+ where session = :session and session is not null and (rare_state = {ready} or rare_state = {parked} or (rare_state = {scheduled} and epoch > 0)) and enqueue_seq > :after
  order by enqueue_seq
  limit :limit;
 
@@ -69,7 +69,7 @@ select * from holdfast_job_row where seq in (select value from json_each(:seqs))
 -- name: session_entries_waiting
 -- Find the next waiting entries of a session by their numbers, for iterating over all of them.
 select seq from holdfast_job
- where session = :session and session is not null and seq > :after and state in ({scheduled}, {ready})
+ where session = :session and session is not null and seq > :after and state in ({scheduled}, {parked}, {ready})
  order by seq
  limit :limit;
 
@@ -102,7 +102,7 @@ select s.value, exists (select 1 from holdfast_job r where r.session = s.value a
  cross join holdfast_job j
  where j.seq = (select f.seq from holdfast_job f
                  where f.session = s.value and f.session is not null
-                   and (f.rare_state = {ready} or (f.rare_state = {scheduled} and f.epoch > 0))
+                   and (f.rare_state = {ready} or f.rare_state = {parked} or (f.rare_state = {scheduled} and f.epoch > 0))
                  order by f.enqueue_seq limit 1);
 
 -- name: session_first_ready
