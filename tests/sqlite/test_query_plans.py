@@ -27,6 +27,7 @@ ALLOWED = {
     "jobs_uncounted": "looks at all running jobs, in maintenance and for doctor",
     "wake_gates": "sorts the gates of the jobs of one call",
     "backlog_affinities": "groups ready jobs, of which it reads at most 10,000",
+    "lane_oldest": "sorts the first jobs of at most 1,000 tenants at 32 priorities of each route of a lane",
     "gates_waiting": "groups parked jobs, of which it reads at most 10,000",
     "parents_of_job": "sorts the jobs on which one job depends",
     "children_cancelled": "sorts the jobs that depend on the jobs of one requeue",
@@ -191,3 +192,10 @@ def opened(database: sqlite3.Connection, name: str) -> set[str]:
 def test_a_job_in_a_rare_index_cannot_lose_its_state_there(database: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="rare_state"):
         database.execute("update holdfast_job set state = 20 where rare_state is not null and state < 10")
+
+
+def test_each_gate_is_found_by_limit_and_key(database: sqlite3.Connection) -> None:
+    for name in ("gates_read", "gates_find", "gate_usage_add"):
+        first, seek = plan_of(database, name)[:2]
+        assert first.startswith("SCAN p"), name
+        assert "flow_limit=? AND key=?" in seek, name

@@ -400,6 +400,8 @@ class SqliteTransaction(SqlTransaction):
             raise OvertakenError(f"job_claim changed {changed} of {expected} rows")
 
     async def _write_gated_claims(self, values: dict[str, Any], expected: int) -> None:
+        # One number for each job: reading a list for each would take longer than the update.
+        values["claimed"] = {seq: ((gate or 0) << 10) + index for seq, index, gate in values["claimed"]}
         [[changed]] = await self.query("job_claim_gated", values)
         if not changed:
             # As in `_write_claims`.

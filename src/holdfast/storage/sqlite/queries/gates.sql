@@ -74,7 +74,7 @@ select j.seq, j.priority, j.fair_key, j.due_at_ms
 -- Record how much more than their weight jobs have used: for each the number of its limit, its key and the amount; return the gates.
 insert into holdfast_gate_usage (gate, amount)
 select g.gate, p.value ->> 2 from json_each(:used) p
-  join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1
+ cross join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1
 returning gate;
 
 -- name: gate_usage_take
@@ -98,7 +98,7 @@ select gate from holdfast_gate where gate in (select value from json_each(:gates
 -- name: gates_find
 -- Read the numbers of gates by limit and key.
 select g.gate, g.flow_limit, g.key from json_each(:pairs) p
-  join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1;
+ cross join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1;
 
 -- name: gates_idle
 -- Read some gates that no job names and that keep nothing in mind.
@@ -128,11 +128,12 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
  order by l.name;
 
 -- name: gates_read
--- Read the gates of these limits and keys, each with the number of jobs that hold a permit if it matters.
-select g.flow_limit, g.key, g.gate, g.until_us, g.closed_until_ms,
-       case when p.value ->> 2 then (select count(*) from holdfast_job where gate = g.gate and rare_state = {running}) else 0 end
-  from json_each(:pairs) p
-  join holdfast_gate g on g.flow_limit = p.value ->> 0 and g.key = p.value ->> 1;
+-- Read the gates of one limit by their keys, each with the number of jobs that hold a permit if it matters. The cross join
+-- keeps the planner from going through the keys for each gate.
+select g.key, g.gate, g.until_us, g.closed_until_ms,
+       case when :counts then (select count(*) from holdfast_job where gate = g.gate and rare_state = {running}) else 0 end
+  from json_each(:keys) p
+ cross join holdfast_gate g on g.flow_limit = :number and g.key = p.value;
 
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
@@ -167,17 +168,17 @@ select g.flow_limit, g.key, g.closed_until_ms, coalesce(p.parked, 0), p.due_at_m
  where p.gate is not null or g.closed_until_ms > :now;
 
 -- name: job_claim_gated
--- As job_claim, for each job its number, index and gate.
+-- As job_claim, for each job its index and gate: 1,024 times the gate plus the index.
 update holdfast_job
-   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value ->> 1,
-       gate = p.value ->> 2,
-       rare_state = case when coalesce(rare_state, p.value ->> 2) is not null then {running} end,
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value & 1023,
+       gate = nullif(p.value >> 10, 0),
+       rare_state = case when rare_state is not null or p.value > 1023 then {running} end,
        holder = (select holder from holdfast_holder where worker = :worker and incarnation = :incarnation),
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
        percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
-       unacknowledged = case when p.value ->> 1 < :acknowledged then 0 else unacknowledged + 1 end
+       unacknowledged = case when p.value & 1023 < :acknowledged then 0 else unacknowledged + 1 end
   from json_each(:claimed) p
- where seq = p.value ->> 0 and +state = {ready}
+ where seq = cast(p.key as integer) and +state = {ready}
    and exists (select 1 from holdfast_holder where worker = :worker and incarnation = :incarnation
                   and used_at_ms > :started_at_ms - 3600000);
 
