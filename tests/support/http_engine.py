@@ -69,6 +69,7 @@ EXCLUDED_TESTS: dict[str, str] = {
     "test_priority::test_a_change_that_is_rolled_back_has_no_effect": JOINS,
     "test_remote_leases::test_it_settles_within_a_transaction": JOINS,
     "test_requeue::test_a_requeue_that_is_rolled_back_has_no_effect": JOINS,
+    "test_session_limits::test_turns_that_no_gate_counts_are_found_and_counted": ROWS,
     "test_sessions_claim::test_the_entries_belong_to_the_worker_and_the_lease_of_the_turn": CLOCK,
     # A client sends the id of an entry, so that the request can be sent again.
     "test_sessions_message_ids::test_an_id_is_derived_if_none_is_given": ROWS,
