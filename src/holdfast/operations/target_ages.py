@@ -1,6 +1,6 @@
 """Target ages: look at the oldest ready job of each lane that has one; record when a lane becomes late."""
 
-from holdfast.domain import limits, target_ages, transitions
+from holdfast.domain import limits, routing as domain, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.routing import Lane, RoutingTable
 from holdfast.operations import sessions
@@ -33,12 +33,12 @@ async def _look(tx: StoreTransaction, routing: RoutingTable, lane: Lane, now: No
     bounds = (limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
     oldest = await tx.oldest_on_routes(routing.routes_of(lane.name), *bounds)
     due_at_ms = None if oldest is None else oldest[1]
-    found = target_ages.look(round((lane.target_age or 0) * 1000), due_at_ms, now.wall_ms, late=late)
+    found = domain.look_at_age(round((lane.target_age or 0) * 1000), due_at_ms, now.wall_ms, late=late)
     if found.late and not late and oldest is not None:
         jobs = await sessions.lock_free_sessions(tx, await tx.take_entries([oldest[0]]))
         if not jobs:
             # Another transaction has locked the job, perhaps to claim it.
-            return target_ages.look(0, None, now.wall_ms, late=False).next_at_ms
+            return domain.look_at_age(0, None, now.wall_ms, late=False).next_at_ms
         await apply_transitions(tx, routing, [transitions.miss_target_age(job) for job in jobs], now)
     if found.late != late:
         await tx.set_late(lane.name, late=found.late)
