@@ -144,6 +144,14 @@ class TestConcurrency:
         clock.advance(seconds=11)
         assert len(queue.claim_many(limit=2)) == 1
 
+    def test_a_lease_that_expires_with_the_last_attempt_makes_room(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 1, max_attempts=1)
+        [last] = enqueue(queue, 1)
+        assert len(queue.claim_many(limit=2, lease=10)) == 1
+        clock.advance(seconds=11)
+        assert [claim.job.id for claim in queue.claim_many(limit=2)] == [last]
+
     def test_many_claimers_never_exceed_it(self, durable_harness: Harness) -> None:
         queues = [durable_harness.open() for _ in range(4)]
         queues[0].limits.set("llm", kinds=["call"], key="tenant", concurrency=2)
@@ -371,6 +379,13 @@ class TestRates:
         assert len(drain(queue)) == 1
         clock.advance(seconds=60)
         assert len(drain(queue)) == 2
+
+    def test_what_is_parked_starts_in_time_although_nothing_ends(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], rate=1, per=10)
+        first, second = enqueue(queue, 2)
+        assert [claim.job.id for claim in queue.claim_many(limit=2, lease=60)] == [first]
+        clock.advance(seconds=10)
+        assert [claim.job.id for claim in queue.claim_many(limit=2)] == [second]
 
     def test_the_burst_is_what_starts_at_once(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("api", kinds=["call"], key="tenant", rate=60, per=60, burst=3)

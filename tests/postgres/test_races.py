@@ -102,6 +102,23 @@ def test_a_claim_at_a_gate_that_another_has_locked_starts_no_job_too_many_and_no
     assert claim_ids(racers.queue, 2) == [second.id]
 
 
+def test_a_job_that_was_parked_at_a_locked_gate_is_found_again_although_nothing_ends_there(
+    racers: Racers, url: str, schema: str
+) -> None:
+    racers.queue.limits.set("one", kinds=["mail"], concurrency=1)
+    racers.failed()
+    # It folds the wake row of that end.
+    assert claim_ids(racers.queue, 1) == []
+    made = racers.queue.enqueue("mail")
+    with psycopg.connect(url) as connection:
+        connection.execute(f"select 1 from {schema}.gate for update".encode())
+        assert claim_ids(racers.queue, 1) == []
+        connection.rollback()
+    assert racers.queue.get(made.id).state == "parked"
+    racers.clock.advance(1)
+    assert claim_ids(racers.queue, 1) == [made.id]
+
+
 def test_a_claim_finds_a_job_of_a_transaction_that_was_open_during_earlier_claims(racers: Racers) -> None:
     racers.failed()
     with racers.slow.queue.transaction() as tx:
