@@ -144,6 +144,14 @@ class TestConcurrency:
         clock.advance(seconds=11)
         assert len(queue.claim_many(limit=2)) == 1
 
+    def test_no_more_jobs_are_offered_than_may_start(self, queue: Queue) -> None:
+        queue.limits.set("two", kinds=["call"], concurrency=2)
+        enqueue(queue, 8)
+        for claim in queue.claim_many(limit=8):
+            queue.settle(claim, Failed("no", permanent=True))
+            assert queue.claim(kinds=["none"]) is None
+        assert queue.counts() == {"failed": 2, "parked": 4, "ready": 2}
+
     def test_a_lease_that_expires_with_the_last_attempt_makes_room(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)
         enqueue(queue, 1, max_attempts=1)
