@@ -22,19 +22,6 @@ class Now:
     """The lease clock, in milliseconds."""
 
 
-# The constructor of a frozen dataclass sets each field by name, in three times as long; every call reads the clock.
-_new: Final = object.__new__
-_set_wall_ms, _set_lease_ms = (getattr(Now, name).__set__ for name in ("wall_ms", "lease_ms"))
-
-
-def reading(wall_ms: int, lease_ms: int) -> Now:
-    """Return a reading of both clocks."""
-    now = _new(Now)
-    _set_wall_ms(now, wall_ms)
-    _set_lease_ms(now, lease_ms)
-    return now
-
-
 class Clock(Protocol):
     """A clock for a store, which `connect` takes: an object with a method `now`, such as a `ManualClock`."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from holdfast.domain import errors
-from holdfast.domain.clock import Clock, Now, reading
+from holdfast.domain.clock import Clock, Now
 from holdfast.storage.migrations import not_migrated
 from holdfast.storage.sqlite import fork_safety, lock_file, migrate as migrations, sql
 
@@ -433,6 +433,18 @@ def _boot() -> str | None:
         return None
 
 
+# The constructor of a frozen dataclass sets each field by name, in three times as long; every call reads the clock.
+_new = object.__new__
+_set_wall_ms, _set_lease_ms = (getattr(Now, name).__set__ for name in ("wall_ms", "lease_ms"))
+
+
+def _reading(wall_ms: int, lease_ms: int) -> Now:
+    now = _new(Now)
+    _set_wall_ms(now, wall_ms)
+    _set_lease_ms(now, lease_ms)
+    return now
+
+
 class SystemClock:
     """The clock of one database file on this machine. Without a boot identifier, leases use the wall clock."""
 
@@ -443,8 +455,8 @@ class SystemClock:
         """Return the time of both clocks."""
         wall_ms = time.time_ns() // 1_000_000
         if self._lease_offset_ms is None:
-            return reading(wall_ms, wall_ms)
-        return reading(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
+            return _reading(wall_ms, wall_ms)
+        return _reading(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
 
 
 def boot_time_ms() -> int:
