@@ -27,9 +27,9 @@ _DECLARATION_SECONDS = 900.0
 # How long after its start a worker first checks for problems: workers that start with it have registered by then.
 _FIRST_CHECK_SECONDS = 5.0
 
-# The problems that were logged. The workers of a process that have a store in common, as those of the gateway, find
-# the same ones.
-_logged: weakref.WeakKeyDictionary[Store, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
+# The problems that were logged, each with the worker that did. The workers of a process that have a store in common,
+# as those of the gateway, find the same ones.
+_logged: weakref.WeakKeyDictionary[Store, dict[tuple[str, str], object]] = weakref.WeakKeyDictionary()
 
 
 class WorkerMaintenance:
@@ -48,7 +48,8 @@ class WorkerMaintenance:
         self._retention_seconds = settings.retention_seconds
         self._worker_loop = worker_loop
         self._events = events
-        self._logged = _logged.setdefault(settings.store, set())
+        self._logged = _logged.setdefault(settings.store, {})
+        self._finder = object()
         self._found: set[tuple[str, str]] = set()
         self._lanes_checked = False
         self._published: set[str] = set()
@@ -180,11 +181,11 @@ class WorkerMaintenance:
         self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * randomness.RANDOM.uniform(0.5, 1.5)
         findings = await self._calls.problems()
         problems = [finding for finding in findings if finding.status != "ok"]
-        for finding in problems:
-            if (finding.name, finding.subject) not in self._logged:
+        found = {(finding.name, finding.subject): finding for finding in problems}
+        for key, finding in found.items():
+            # The first worker to find it logs it; a worker of another thread may do so at the same time.
+            if self._logged.setdefault(key, self._finder) is self._finder and key not in self._found:
                 log.warning("%s: %s%s", finding.name, finding.detail, finding.remedy and f"; {finding.remedy}")
-        found = {(finding.name, finding.subject) for finding in problems}
-        # Another worker may have found more since this one read the store.
-        self._logged.difference_update(self._found - found)
-        self._logged.update(found)
-        self._found = found
+        for key in self._found - found.keys():
+            self._logged.pop(key, None)
+        self._found = set(found)
