@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Artifact, Done, Failed, NewJob
 from holdfast.client.queue_state import state_of
+from holdfast.service.routes import ROUTES
 from tests.support.service import Answer, Server, wait_until
 
 
@@ -387,6 +388,19 @@ def test_lanes_kinds_workers_and_metrics(served: Server) -> None:
     assert 'holdfast_jobs_ready{kind="b",lane="bulk"} 1.0' in metrics
     actions = [entry.action for entry in served.queue.admin.audit_log() if entry.action != "token.create"]
     assert actions == ["workers.drain", "kinds.restore", "kinds.retire", "lanes.set"]
+
+
+def test_numbers_of_a_worker_are_stored_up_to_their_limit_and_refused_above(served: Server) -> None:
+    [route] = [route for route in ROUTES if route.name == "register_worker"]
+    assert route.body is not None
+    shapes = {name: one.get("anyOf", [one])[0] for name, one in route.body["properties"].items()}
+    numbers = {name: shape["maximum"] for name, shape in shapes.items() if "maximum" in shape}
+    assert "hold_left" in numbers
+    client = served.client("work")
+    assert client.request("PUT", "/v1/workers/w", {**route.body_example, **numbers}).status == 200
+    for name, limit in numbers.items():
+        refused = client.request("PUT", "/v1/workers/w", {**route.body_example, name: 2 * limit})
+        assert (refused.status, refused.json["field"]) == (422, name)
 
 
 def test_a_store_that_does_not_answer_is_a_problem_of_its_own(server: Server) -> None:

@@ -344,7 +344,7 @@ BULK: Final = (
                 "loaded": schemas.array(schemas.text(), limits.AFFINITIES_MAX),
                 "switches": schemas.integer(0, _FAR),
                 "switches_saved": schemas.integer(0, _FAR),
-                "hold_left": schemas.nullable(schemas.number(0, _FAR)),
+                "hold_left": schemas.nullable(schemas.number(0, schemas.SECONDS_MAX)),
             },
         ),
         body_example={
