@@ -392,6 +392,21 @@ def test_zsh_loads_the_script_without_a_start_up_file(tmp_path: Path) -> None:
     assert (taken.stdout, taken.stderr) == ("_holdfast_completion\n", "")
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed (Debian: apt-get install fish)")
+def test_fish_completes_with_whole_descriptions(tmp_path: Path) -> None:
+    script = run(tmp_path, "completion", "fish").stdout
+    completed = subprocess.run(
+        ["fish", "--no-config", "-c", f"{script}\ncomplete -C 'holdfast jobs list --stat'"],
+        env={"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert completed.stdout.startswith("--state\tOnly jobs in this state: scheduled, ")
+
+
 def test_a_binary_artifact_is_not_written_to_a_terminal(tmp_path: Path) -> None:
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
         queue.enqueue("a", job_id="one")

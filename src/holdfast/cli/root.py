@@ -45,6 +45,9 @@ def completion(terminal: Terminal, shell: str) -> None:
     script = ShellComplete.source(instance)
     if shell == "zsh":
         script = f"{_ZSH_PREAMBLE}\n{script}"
+    elif shell == "fish":
+        # Click's script ends a description at its first comma.
+        script = script.replace('string split ","', 'string split -m 1 ","')
     terminal.report({"shell": shell, "script": script}, script)
 
 
