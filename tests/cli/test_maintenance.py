@@ -127,5 +127,5 @@ def test_migrate_in_json_lists_applied_migrations(cli: Cli) -> None:
 def test_migrate_into_a_missing_folder_is_an_error(cli: Cli, tmp_path: Path) -> None:
     result = cli.run("migrate", "--url", str(tmp_path / "no" / "folder.db"), "--json")
 
-    assert (result.exit_code, result.stdout) == (3, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert json.loads(result.stderr)["error"]["code"] == "store_unreachable"

@@ -247,10 +247,8 @@ class WorkerLoop:
             self._turns.notified()
 
     def _handlers_ended(self, attempts: Sequence[RunningAttempt]) -> None:
-        if len(self._stuck):
-            freed = [attempt for attempt in attempts if not self._stuck.handler_ended(attempt)]
-        else:
-            freed = list(attempts)
+        stuck = self._stuck
+        freed = [one for one in attempts if not stuck.handler_ended(one)] if len(stuck) else list(attempts)
         self._free(freed)
         self._ahead.ended([seconds for attempt in freed if (seconds := attempt.run_seconds) is not None])
         if self._turns is not None:
@@ -280,8 +278,9 @@ class WorkerLoop:
             if not exchange.cancelled():
                 exchange.result()
             else:
-                # The event loop is being closed.
-                self._stop(once=True)
+                self._stop(once=True)  # the event loop is being closed
+        if self.draining:
+            self.row_changed.set()
 
     # --- what is due -----------------------------------------------------------------------------------------------
 
@@ -566,7 +565,8 @@ class WorkerLoop:
         """The state that this worker's row in the registry shows."""
         if self.shutdown.phase is not Phase.RUNNING:
             return "stopping"
-        return "draining" if self.draining else "active"
+        # A claim that is still running may find jobs.
+        return "draining" if self.draining and not any(self._exchanges.values()) else "active"
 
     @property
     def loaded(self) -> tuple[str, ...]:
