@@ -128,4 +128,4 @@ def test_migrate_into_a_missing_folder_is_an_error(cli: Cli, tmp_path: Path) -> 
     result = cli.run("migrate", "--url", str(tmp_path / "no" / "folder.db"), "--json")
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert json.loads(result.stderr)["error"]["code"] == "store_unreachable"
+    assert json.loads(result.stderr)["error"]["code"] == "invalid_input"
