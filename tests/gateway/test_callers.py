@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast import AsyncQueue, Job
+from holdfast.client.middleware import EndedAttempt
+from holdfast.gateway import attempts
+from holdfast.gateway.exchanges import Exchange
 from tests.support.gateway import RunningGateway
 from tests.support.model_server import ModelServer
 from tests.support.service import wait_until
@@ -132,6 +136,29 @@ def test_the_job_of_a_caller_with_a_key_goes_on_whenever_the_caller_leaves(
     assert upstream.events("gone") == []
     again = gateway.generate(stream=stream, headers={"idempotency-key": "k"})
     assert again.content == gateway.queue.artifact(job.id, "response").data
+
+
+def test_a_late_report_of_an_attempt_does_not_end_the_answer_that_is_read_from_the_store(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[EndedAttempt] = []
+    ended, stored_answer = attempts.Settlements.ended, attempts.stored_answer
+
+    def noted(settlements: attempts.Settlements, attempt: EndedAttempt) -> None:
+        reports.append(attempt)
+        ended(settlements, attempt)
+
+    async def reported_late(queue: AsyncQueue, exchange: Exchange, job: Job) -> None:
+        gateway.gateway._attempt_ended(reports[0])
+        await stored_answer(queue, exchange, job)
+
+    monkeypatch.setattr(attempts.Settlements, "ended", noted)
+    monkeypatch.setattr(attempts, "stored_answer", reported_late)
+    first = gateway.generate(stream=True, headers={"idempotency-key": "k"})
+    again = gateway.generate(stream=True, headers={"idempotency-key": "k"})
+
+    assert len(reports) == 1
+    assert again.content == first.content
 
 
 @pytest.mark.gateway_settings(grace=0.1)

@@ -264,7 +264,6 @@ def recovered(exchanges: Exchanges, payload: dict[str, Any], tenant: str) -> Exc
 
 async def stored_answer(queue: AsyncQueue, exchange: Exchange, job: Job) -> None:
     """Fill an exchange with the answer of a job that has finished, from the store."""
-    exchange.epoch = job.epoch
     names = {one.name for one in await queue.artifacts(job.id)}
     result = job.result if isinstance(job.result, dict) else None
     if result is None and HEAD in names:
@@ -282,6 +281,7 @@ async def stored_answer(queue: AsyncQueue, exchange: Exchange, job: Job) -> None
         found = await queue.artifact(job.id, PARTIAL)
         exchange.head, exchange.streaming = AnswerHead(200, (("content-type", found.media_type),)), True
         exchange.feed(found.data)
+    exchange.epoch = job.epoch
     finish(exchange, job)
 
 

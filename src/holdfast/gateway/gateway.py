@@ -406,8 +406,10 @@ class Gateway:
         exchange = self.exchanges.get(attempt.claim.job.id)
         if exchange is None:
             return
-        exchange.running = False
         job = attempt.jobs[0] if attempt.jobs else None
+        if job is not None and job.state == "done" and exchange.epoch != attempt.claim.epoch:
+            return  # late: this exchange repeats the answer of a finished job, which is read from the store
+        exchange.running = False
         if job is not None and job.finished:
             if job.state == "done" and attempt.seconds is not None:
                 self.durations.note_run(exchange.affinity, attempt.seconds)
