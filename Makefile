@@ -40,11 +40,11 @@ test-cli: ## Run the tests of the command line (1 minute)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/cli $(PYTEST_OPTIONS)
 
-test-service: ## Run the tests of the HTTP service and the dashboard (3 minutes)
+test-service: ## Run the tests of the HTTP service and the dashboard (4 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --over-http tests/service tests/dashboard tests/conformance $(PYTEST_OPTIONS)
 
-test-gateway: ## Run the tests of the model gateway (2 minutes)
+test-gateway: ## Run the tests of the model gateway (3 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/gateway $(PYTEST_OPTIONS)
 
