@@ -75,8 +75,11 @@ class Strike:
             self._come(frame)
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        """Continue counting after the first interrupt, which ends profiling, in the next calls."""
-        if not self._counts(frame):
+        """Continue counting after the first interrupt, which ends profiling, in the next calls.
+
+        Not in the driver: an error that a trace function raises in its constructors has crashed CPython 3.11.
+        """
+        if not self._counts(frame) or frame.f_code.co_filename.startswith(_DRIVER):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if _entered(frame):

@@ -169,7 +169,7 @@ class TestAnswers:
             return await asyncio.gather(*(live(f"job-{number}") for number in range(200)))
 
         assert asyncio.run(main()) == [["ready", "done"]] * 200
-        assert watch.names.count("commit") * 4 < 600
+        assert watch.names.count("commit") * 2 < 600
 
     def test_a_refusal_is_not_heard_before_the_commit_of_what_it_rests_on(
         self, queue: holdfast.Queue, watch: Watch, path: str
