@@ -252,7 +252,10 @@ def _frozen(server: Server) -> Iterator[None]:
 def _seconds_to_stop(working: RunningWorker, timer: MovableTimer) -> float:
     """Stop a worker whose time stands still: advance it by each wait of its loop, and return the sum."""
     seconds = 0.0
+    before = timer.loop_wait
     working.worker.stop()
+    # The wait that the stop ends does not count, however late the loop is.
+    wait_until(lambda: working.future.done() or before is None or timer.loop_wait is not before)
     while not working.future.done():
         wait_until(lambda: working.future.done() or timer.loop_seconds > 0)
         left = timer.loop_seconds

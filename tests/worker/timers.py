@@ -26,7 +26,7 @@ class MovableTimer(Timer):
         self._ahead = 0.0
         self._lock = threading.Lock()
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
-        self._waiting: dict[asyncio.Task[object] | None, float] = {}
+        self._waiting: dict[asyncio.Task[object] | None, tuple[float, asyncio.Timeout]] = {}
 
     def monotonic(self) -> float:
         """Return the current time of the timer."""
@@ -53,8 +53,14 @@ class MovableTimer(Timer):
     def loop_seconds(self) -> float:
         """How long the worker's loop is going to wait, in the task that runs the worker; 0 if it does not wait."""
         with self._lock:
-            until = [ends_at for task, ends_at in self._waiting.items() if _runs_worker(task)]
+            until = [ends_at for task, (ends_at, _) in self._waiting.items() if _runs_worker(task)]
             return max(until[0] - self.monotonic(), 0.0) if until else 0.0
+
+    @property
+    def loop_wait(self) -> object:
+        """The current wait of the worker's loop, another object for each; None if it does not wait."""
+        with self._lock:
+            return next((wait for task, (_, wait) in self._waiting.items() if _runs_worker(task)), None)
 
     @asynccontextmanager
     async def _movable(self, seconds: float) -> AsyncIterator[None]:
@@ -63,7 +69,7 @@ class MovableTimer(Timer):
             with self._lock:
                 ends_at = self.monotonic() + seconds
                 self._timeouts[timeout] = (asyncio.get_running_loop(), ends_at)
-                self._waiting[task] = ends_at
+                self._waiting[task] = (ends_at, timeout)
             try:
                 yield
             finally:
