@@ -28,6 +28,7 @@ from holdfast.gateway import (
     model_requests,
     settings as all_settings,
 )
+from holdfast.gateway.arrivals import Arrivals
 from holdfast.gateway.catalog import Model
 from holdfast.gateway.erasure import Eraser
 from holdfast.gateway.exchanges import CallerKind, Exchange, Exchanges
@@ -105,8 +106,7 @@ class Gateway:
         """The `keep_alive` that a caller asked for last, by affinity; sent when its work is done."""
         self._waiter: JobWaiter | None = None
         self._workers: list[Worker] = []
-        self._producers: dict[str, AsyncQueue] = {}
-        """The queues of the workers, by kind: a request that finds its worker idle is stored and claimed at once."""
+        self._arrivals = {kind: Arrivals(queue, queue) for kind in LANES}
         self._running: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(base=settings.backoff, cap=_BACKOFF_SECONDS_MAX, jitter=0.2)
@@ -129,7 +129,9 @@ class Gateway:
 
     def _start_workers(self, failed: Callable[[BaseException], None]) -> None:
         self._workers = [self._local_worker(), self._remote_worker()]
-        self._producers = {kind: worker.local_queue for kind, worker in zip(LANES, self._workers, strict=True)}
+        # A request that finds its worker idle is stored and claimed at once.
+        for kind, worker in zip(LANES, self._workers, strict=True):
+            self._arrivals[kind] = Arrivals(worker.local_queue, self.queue)
         for worker in self._workers:
             running = asyncio.create_task(worker.serve())
             running.add_done_callback(lambda task: self._worker_ended(task, failed))
@@ -327,25 +329,26 @@ class Gateway:
         exchange = self.exchanges.make(request, admission.tenant, admission.caller_kind)
         payload = exchange_module.payload_of(request, admission.headers or {}, admission.caller_kind)
         payload["query"] = admission.query
-        options: Any = {} if admission.webhook_url is None else {"webhook_url": admission.webhook_url}
         content = await self._request_artifact(request, admission.tenant)
+        job = {
+            "kind": kind,
+            "payload": {"request": payload, "tokens": request.tokens},
+            "job_id": job_id,
+            "lane": LANES[kind],
+            "tenant": admission.tenant,
+            "priority": admission.priority,
+            "affinity": affinity,
+            "max_attempts": self.settings.max_attempts,
+            "backoff": self._backoff,
+            "tags": {"model": request.model[:_TAG_CHARS_MAX], "path": request.path},
+            "artifacts": [content],
+        }
+        if admission.webhook_url is not None:
+            job["webhook_url"] = admission.webhook_url
         # Known before it is stored: the worker may start it before the call returns.
         self.exchanges.add(exchange, job_id, admission.priority, affinity)
         try:
-            enqueued = await self._producers.get(kind, self.queue).enqueue(
-                kind,
-                {"request": payload, "tokens": request.tokens},
-                job_id=job_id,
-                lane=LANES[kind],
-                tenant=admission.tenant,
-                priority=admission.priority,
-                affinity=affinity,
-                max_attempts=self.settings.max_attempts,
-                backoff=self._backoff,
-                tags={"model": request.model[:_TAG_CHARS_MAX], "path": request.path},
-                artifacts=[content],
-                **options,
-            )
+            enqueued = await self._arrivals[kind].enqueue(job, len(request.content))
         except BaseException:
             self.exchanges.forget(exchange)
             raise
