@@ -31,9 +31,12 @@ async def write_outputs(
 ) -> None:
     """Store artifacts of an attempt of *job*; replace earlier outputs of the same names.
 
-    Raise `Conflict` if an input has the name, `InvalidInput` if the job would have too many artifacts.
+    Raise `Conflict` if an input has the name, `InvalidInput` if the job would have too many artifacts; nothing is
+    written then.
     """
-    stored = {one.name: one for one in await tx.artifacts(job.seq)} if artifacts else {}
+    if not artifacts:
+        return
+    stored = {one.name: one for one in await tx.artifacts(job.seq)}
     # Those that an earlier send of this call has stored are left out: their uploads cannot be linked again.
     artifacts = [one for one in artifacts if not _is_stored(stored.get(one.name), one, job.epoch)]
     if not artifacts:

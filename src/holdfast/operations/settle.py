@@ -21,9 +21,9 @@ async def settle_jobs(
 ) -> list[Settlement]:
     """Settle each claim independently and return a settlement for each, in order.
 
-    *routing* is the routing that this transaction has read, if any. Plain outcomes are written together. An outcome
-    with follow-ups or artifacts is written after all outcomes before it, in its own savepoint: if a follow-up or
-    artifact is refused, only that outcome is rolled back.
+    *routing* is the routing that this transaction has read, if any. Outcomes without follow-ups are written together.
+    One with follow-ups is written after all outcomes before it, in its own savepoint: if a follow-up is refused, only
+    that outcome is rolled back.
     """
     if len(outcomes) != 1 or not is_plain_success(outcomes[0][1]):
         indexes = plain_indexes(outcomes)
@@ -208,13 +208,19 @@ async def _settle_each(
             continue
         if type(checked.outcome) is Deferred and checked.outcome.closes and routing.has_limits:
             await tx.close_gate_of(seq, transition.after.due_at_ms)
-        if checked.follow_ups or checked.artifacts:
+        if checked.follow_ups:
             await _flush(tx, call)
-            settled_with = await _settle_with_extras(tx, call, claim, checked, transition)
+            settled_with = await _settle_with_follow_ups(tx, call, claim, checked, transition)
             call.settlements.append(settled_with)
             if settled_with.error is not None:
                 continue
         else:
+            try:
+                await artifacts.write_outputs(tx, transition.after, checked.artifacts, now)
+            except _REFUSALS as refusal:
+                # Raised before anything is written.
+                call.settlements.append(Settlement(claim, error=refusal))
+                continue
             call.unwritten[seq] = (len(call.settlements), claim, transition)
             call.settlements.append(_UNWRITTEN)
         if checked.usage and routing.has_weights:
@@ -236,6 +242,8 @@ class _SettleCall(NamedTuple):
     """Unwritten transitions by job, each with the index of its settlement and its claim."""
 
 
+# What is refused because of a follow-up or an artifact.
+_REFUSALS = (errors.Refused, errors.Misconfigured)
 # A placeholder for a settlement whose transition is not yet written.
 _UNWRITTEN: Any = None
 
@@ -252,7 +260,7 @@ async def find_duplicate_settlement(
     return job if transitions.settled_before(job, past, fence, checked) else None
 
 
-async def _settle_with_extras(
+async def _settle_with_follow_ups(
     tx: StoreTransaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: transitions.Transition
 ) -> Settlement:
     try:
@@ -261,7 +269,7 @@ async def _settle_with_extras(
             [job] = await apply_transitions(tx, call.routing, [transition], call.now)
             await enqueue.enqueue_jobs(tx, children_of(job, checked.follow_ups), "follow_ups")
             await artifacts.write_outputs(tx, job, checked.artifacts, call.now)
-    except (errors.Refused, errors.Misconfigured) as refusal:
+    except _REFUSALS as refusal:
         return Settlement(claim, error=refusal)
     call.jobs[job.seq] = job
     return Settlement(claim, job_of(job))
