@@ -104,6 +104,32 @@ class TestCombiner:
 
         assert asyncio.run(main()) == 2
 
+    def test_a_call_whose_caller_is_cancelled_before_its_batch_begins_is_not_carried_out(self) -> None:
+        begun: list[int] = []
+
+        async def main() -> list[int]:
+            started, hold = asyncio.Event(), asyncio.Event()
+
+            async def carry_out(items: Sequence[int]) -> Sequence[int]:
+                begun.extend(items)
+                started.set()
+                await hold.wait()
+                return items
+
+            combiner: Combiner[int, int] = Combiner(carry_out)
+            first, gone, stays = (asyncio.create_task(combiner.call(number)) for number in (1, 2, 3))
+            await started.wait()
+            late = asyncio.create_task(combiner.call(4))
+            alone = asyncio.create_task(combiner.call(5))
+            await asyncio.sleep(0)
+            late.cancel()
+            gone.cancel()
+            hold.set()
+            return [await first, await stays, await alone]
+
+        assert asyncio.run(main()) == [1, 3, 5]
+        assert begun == [1, 2, 3, 5]
+
 
 @pytest.fixture(params=DURABLE_ENGINES)
 def durable(request: pytest.FixtureRequest) -> Iterator[Harness]:

@@ -8,17 +8,19 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.client import ids
+from holdfast.client.async_api.enqueued import AsyncEnqueued
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import EndedAttempt
 from holdfast.domain import errors, limits, strict_json
 from holdfast.domain.artifacts import Artifact, UploadedArtifact
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.job import FINISHED, WAITING, Job
+from holdfast.domain.new_job import NewJob
 from holdfast.gateway import (
     attempts,
     backlog,
@@ -28,13 +30,13 @@ from holdfast.gateway import (
     model_requests,
     settings as all_settings,
 )
-from holdfast.gateway.arrivals import Arrivals
 from holdfast.gateway.catalog import Model
 from holdfast.gateway.erasure import Eraser
 from holdfast.gateway.exchanges import CallerKind, Exchange, Exchanges
 from holdfast.gateway.http_client import Upstream, UpstreamFailedError
 from holdfast.gateway.model_requests import ModelRequest
 from holdfast.gateway.settings import GatewaySettings
+from holdfast.service.combining import Combiner
 from holdfast.service.waiters import JobWaiter
 from holdfast.tasks.context import Context
 from holdfast.worker.status import WorkerStatus
@@ -49,6 +51,7 @@ LANES: Final = {LOCAL: "models", REMOTE: "models.remote"}
 _BACKOFF_SECONDS_MAX: Final = 30.0
 # Larger bodies are not kept in memory while they wait.
 _KEPT_BYTES_MAX: Final = 1 << 20
+_TOGETHER_BYTES_MAX: Final = 256 << 10
 _DIRECT_BYTES_MAX: Final = limits.ARTIFACTS_DIRECT_BYTES_MAX // 2
 _WATCH_SECONDS: Final = 3_600.0
 # How often a model server that does not run yet is asked what it is.
@@ -106,7 +109,9 @@ class Gateway:
         """The `keep_alive` that a caller asked for last, by affinity; sent when its work is done."""
         self._waiter: JobWaiter | None = None
         self._workers: list[Worker] = []
-        self._arrivals = {kind: Arrivals(queue, queue) for kind in LANES}
+        self._producers: dict[str, AsyncQueue] = {}
+        """The queues of the workers, by kind: a request that finds its worker idle is stored and claimed at once."""
+        self._arrivals: Combiner[NewJob, AsyncEnqueued[Any]] = Combiner(self._store)
         self._running: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(base=settings.backoff, cap=_BACKOFF_SECONDS_MAX, jitter=0.2)
@@ -129,9 +134,7 @@ class Gateway:
 
     def _start_workers(self, failed: Callable[[BaseException], None]) -> None:
         self._workers = [self._local_worker(), self._remote_worker()]
-        # A request that finds its worker idle is stored and claimed at once.
-        for kind, worker in zip(LANES, self._workers, strict=True):
-            self._arrivals[kind] = Arrivals(worker.local_queue, self.queue)
+        self._producers = {kind: worker.local_queue for kind, worker in zip(LANES, self._workers, strict=True)}
         for worker in self._workers:
             running = asyncio.create_task(worker.serve())
             running.add_done_callback(lambda task: self._worker_ended(task, failed))
@@ -329,26 +332,28 @@ class Gateway:
         exchange = self.exchanges.make(request, admission.tenant, admission.caller_kind)
         payload = exchange_module.payload_of(request, admission.headers or {}, admission.caller_kind)
         payload["query"] = admission.query
+        options: Any = {} if admission.webhook_url is None else {"webhook_url": admission.webhook_url}
         content = await self._request_artifact(request, admission.tenant)
-        job = {
-            "kind": kind,
-            "payload": {"request": payload, "tokens": request.tokens},
-            "job_id": job_id,
-            "lane": LANES[kind],
-            "tenant": admission.tenant,
-            "priority": admission.priority,
-            "affinity": affinity,
-            "max_attempts": self.settings.max_attempts,
-            "backoff": self._backoff,
-            "tags": {"model": request.model[:_TAG_CHARS_MAX], "path": request.path},
-            "artifacts": [content],
-        }
-        if admission.webhook_url is not None:
-            job["webhook_url"] = admission.webhook_url
+        job = NewJob(
+            kind,
+            {"request": payload, "tokens": request.tokens},
+            job_id=job_id,
+            lane=LANES[kind],
+            tenant=admission.tenant,
+            priority=admission.priority,
+            affinity=affinity,
+            max_attempts=self.settings.max_attempts,
+            backoff=self._backoff,
+            tags={"model": request.model[:_TAG_CHARS_MAX], "path": request.path},
+            artifacts=[content],
+            **options,
+        )
         # Known before it is stored: the worker may start it before the call returns.
         self.exchanges.add(exchange, job_id, admission.priority, affinity)
         try:
-            enqueued = await self._arrivals[kind].enqueue(job, len(request.content))
+            # The others do not wait for the bytes of a large request.
+            is_large = len(request.content) > _TOGETHER_BYTES_MAX
+            enqueued = await self._arrivals.call(job, job_id if is_large else kind)
         except BaseException:
             self.exchanges.forget(exchange)
             raise
@@ -359,6 +364,12 @@ class Gateway:
         else:
             self._watch(exchange)
         return exchange
+
+    async def _store(self, jobs: Sequence[NewJob]) -> list[AsyncEnqueued[Any]]:
+        """Store requests of one kind that have arrived together."""
+        if len(jobs) > 1:
+            return await self.queue.enqueue_many(jobs)
+        return [await self._producers.get(jobs[0].kind, self.queue).enqueue(jobs[0])]
 
     def _affinity(self, request: ModelRequest, model: Model | None) -> str | None:
         if model is None or model.remote or self.catalog.type == "openai":

@@ -42,7 +42,10 @@ class Combiner(Generic[Item, Answer]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, item: Item, key: Hashable = None) -> Answer:
-        """Return the answer to *item*, or raise its error. It is carried out even if the caller is cancelled."""
+        """Return the answer to *item*, or raise its error.
+
+        It is not carried out if the caller is cancelled before its batch begins.
+        """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -57,7 +60,8 @@ class Combiner(Generic[Item, Answer]):
     async def _run_waiting(self, key: Hashable) -> None:
         while waiting := self._waiting[key]:
             batch, self._waiting[key] = waiting[:TOGETHER_MAX], waiting[TOGETHER_MAX:]
-            await self._run_batch(batch)
+            if batch := [one for one in batch if not one[1].done()]:
+                await self._run_batch(batch)
         del self._waiting[key]
 
     async def _run_batch(self, batch: Sequence[tuple[Item, Any]]) -> None:
