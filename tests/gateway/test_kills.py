@@ -26,14 +26,15 @@ CLAIM = ("fair_key_write", "fair_key_write>commit", "fair_key_write>commit>commi
 """The statements of the claim, which is in the same transaction if the worker is idle when the request arrives."""
 LATER = (
     "enqueue_header>commit>committed",
-    *("jobs_current", "job_done", "job_done>artifact_write", "job_done>commit"),
+    *("jobs_current", "jobs_current>artifact_write", "job_done", "job_done>commit"),
 )
 """The statements up to the one that stores the answer."""
 LAST = ("job_done>commit>committed", "ended")
 """The moment between the settlement and the answer to the caller."""
 POSTGRES = (
     *("enqueue_header", "jobs_matching", "job_insert", "artifact_write", "enqueue_header>commit"),
-    *("fair_key_write", "attempt", "jobs_current", "job_done", "job_done>artifact_write", "job_done>commit", "ended"),
+    *("fair_key_write", "attempt", "jobs_current", "jobs_current>artifact_write", "job_done", "job_done>commit"),
+    "ended",
 )
 """On several connections, the next commit may be that of another transaction. That a transaction has committed is
 known where the attempt begins, and where its end is reported."""

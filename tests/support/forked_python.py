@@ -59,6 +59,12 @@ class ForkedPython(subprocess.Popen[Any]):
             options |= {"start_new_session": True, "preexec_fn": _take_terminal}
         super().__init__(args, env=env, **options)
 
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        """Wait for its end; kill it first if the block has failed."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         """Start the process; replaces the method of `Popen` that forks and executes a program."""
         if not self._is_forked:
