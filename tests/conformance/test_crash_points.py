@@ -76,6 +76,61 @@ def room_at_a_gate(harness: Harness, queue: Queue) -> None:
     queue.settle(gates_full(harness, queue), Done())
 
 
+def gates_of_a_removed_limit(harness: Harness, queue: Queue) -> None:
+    gates_full(harness, queue)
+    queue.limits.remove("llm")
+
+
+def turns_full(_harness: Harness, queue: Queue) -> SessionClaim:
+    """Let a turn of one session fill the gate; others wait, of which one has met it and is parked."""
+    queue.limits.set("turns", kinds=["say"], key="tenant", concurrency=1)
+    for n in range(4):
+        queue.enqueue("say", n, session="s" if n < 2 else f"s{n}", join=True, events="all")
+    turn = queue.sessions.claim("s", lease_token="first", worker="w", incarnation="i", lease=30)
+    assert turn is not None
+    assert queue.sessions.claim("s2") is None
+    return turn
+
+
+def turn_ended(harness: Harness, queue: Queue) -> None:
+    queue.sessions.settle(turns_full(harness, queue), Done())
+
+
+def turns_of_a_removed_limit(harness: Harness, queue: Queue) -> None:
+    turns_full(harness, queue)
+    queue.limits.remove("turns")
+
+
+def turns_without_a_limit(_harness: Harness, queue: Queue) -> None:
+    """Let a turn run while other sessions and jobs wait."""
+    for n in range(3):
+        queue.enqueue("say", n, session=f"s{n // 2}", join=True)
+        queue.enqueue("say", n)
+    assert queue.sessions.claim("s0", limit=2) is not None
+    assert queue.claim() is not None
+
+
+def lane_late(harness: Harness, queue: Queue) -> None:
+    queue.lanes.set("default", target_age=60)
+    queue.enqueue("work", job_id="a", events="all")
+    queue.claim_many(kinds=["none"])
+    harness.clock.advance(70)
+
+
+def lane_recovered(harness: Harness, queue: Queue) -> None:
+    lane_late(harness, queue)
+    queue.claim_many(kinds=["none"])
+    queue.settle(claim_one(queue), Done())
+    harness.clock.advance(60)
+
+
+def session_lane_late(harness: Harness, queue: Queue) -> None:
+    queue.lanes.set("default", target_age=60)
+    session_waiting(harness, queue)
+    queue.claim_many(kinds=["none"])
+    harness.clock.advance(70)
+
+
 def schedules_due(harness: Harness, queue: Queue) -> None:
     """Set three schedules of which two are due and one is paused."""
     overlaps: dict[str, Literal["allow", "skip"]] = {"a": "allow", "b": "skip", "c": "allow"}
@@ -351,6 +406,36 @@ CASES = {
         room_at_a_gate, lambda queue, _: queue.claim_many(limit=9, worker="w", incarnation="i", lease_token="t")
     ),
     "close a gate": Case(gates_full, lambda queue, claim: queue.settle(claim, Deferred(after=20, closes=True))),
+    "claim after a limit was removed": Case(
+        gates_of_a_removed_limit, lambda queue, _: queue.claim_many(limit=9, worker="w", lease_token="t")
+    ),
+    "set a limit on a backlog of turns": Case(
+        turns_without_a_limit, lambda queue, _: queue.limits.set("turns", kinds=["say"], concurrency=1)
+    ),
+    "give a limit of turns another key": Case(
+        turns_full, lambda queue, _: queue.limits.set("turns", kinds=["say"], concurrency=2)
+    ),
+    "remove a limit of turns": Case(turns_full, lambda queue, _: queue.limits.remove("turns")),
+    "claim a session without room": Case(turns_full, lambda queue, _: queue.sessions.claim("s3", lease_token="t")),
+    "claim any session after a limit was removed": Case(
+        turns_of_a_removed_limit,
+        lambda queue, _: queue.sessions.claim_next(lease_token="t", worker="w", incarnation="i"),
+    ),
+    "settle a turn at a gate": Case(turns_full, lambda queue, turn: queue.sessions.settle(turn, Done())),
+    "offer room to a session": Case(
+        turn_ended, lambda queue, _: queue.sessions.claim_next(lease_token="t", worker="w", incarnation="i")
+    ),
+    "cancel a session at a gate": Case(turns_full, lambda queue, _: queue.sessions.cancel("s2")),
+    "set a target age": Case(one_waiting, lambda queue, _: queue.lanes.set("default", target_age=60)),
+    "find a lane late": Case(
+        lane_late, lambda queue, _: queue.claim_many(worker="w", lease_token="t", kinds=["none"])
+    ),
+    "find a lane late by a session": Case(
+        session_lane_late, lambda queue, _: queue.claim_many(worker="w", lease_token="t", kinds=["none"])
+    ),
+    "find a lane recovered": Case(
+        lane_recovered, lambda queue, _: queue.claim_many(worker="w", lease_token="t", kinds=["none"])
+    ),
     "set a schedule": Case(nothing, lambda queue, _: queue.schedules.set("a", kind="work", every=60)),
     "change a schedule": Case(schedules_due, lambda queue, _: queue.schedules.set("a", kind="work", every=90)),
     "fire schedules": Case(
@@ -367,7 +452,7 @@ CASES = {
 # that is run twice enqueues two jobs, and a group that is stored twice is sealed. All other calls are repeated.
 _ONCE = {
     *("requeue", "requeue with children", "requeue a member", "store a group"),
-    *("run a schedule", "remove a schedule", "remove a limit"),
+    *("run a schedule", "remove a schedule", "remove a limit", "remove a limit of turns"),
 }
 REPEATED = [name for name in CASES if name not in _ONCE]
 
