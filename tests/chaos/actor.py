@@ -32,6 +32,7 @@ from tests.chaos.engines import Engine, Own, open_engine
 from tests.chaos.history import Act, Recorder
 from tests.chaos.processes import keep_errors
 
+LIMITED = "limited"
 KEYS = [f"key-{number}" for number in range(6)]
 LEASES = (0.2, 0.35, 0.5)
 DOZES = 0.004
@@ -108,7 +109,7 @@ class Actor:
         self._made += 1
         chance = self._chance
         job = NewJob(
-            "task",
+            chance.choice(["task", "task", LIMITED]),
             {"n": self._made, "pad": "x" * chance.randrange(200)},
             job_id=f"{self._name}-{self._made}",
             tenant=chance.choice(["red", "blue"]),
@@ -118,8 +119,8 @@ class Actor:
         )
         if chance.random() < 0.3:
             key = chance.choice(KEYS)
-            # The key counts within the tenant; the tag shows it in the events.
-            job.options["tags"] = {"key": f"{job.options['tenant']} {key}"}
+            # The key counts within tenant and kind; the tag shows it in the events.
+            job.options["tags"] = {"key": f"{job.options['tenant']} {job.kind} {key}"}
             job.options["dedupe_key"] = key
             job.options["on_duplicate"] = chance.choice(["keep", "keep", "replace"])
             job.options["events"] = "all"

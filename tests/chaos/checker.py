@@ -30,6 +30,8 @@ class History:
     """The events that a concurrent reader saw: each event's job and number, in order."""
     ledger: list[tuple[str, int]] = field(default_factory=list)
     """Rows that callers wrote in their transactions: the job and epoch of each settlement as done."""
+    at_once: dict[str, int] = field(default_factory=dict)
+    """How many jobs of a kind may run at once for each tenant."""
     one_writer: bool = True
     """Whether one transaction at a time reads the clock and writes. The log is then in commit order; if
     not, only events of one job are ordered, by number, and a claim may commit long after it read the clock."""
@@ -177,6 +179,29 @@ def clock_offsets(history: History) -> tuple[float, float]:
     return low, high
 
 
+def a_limit_is_never_exceeded(history: History) -> Iterator[str]:
+    """Count the leases that were certainly held at once: after the claim returned, before anything ended it."""
+    endings: dict[str, list[Act]] = defaultdict(list)
+    for act in history.of("settle", "cancel", certain=False):
+        endings[act.job].append(act)
+    _, ahead = clock_offsets(history)
+    changes: dict[tuple[str, str], list[tuple[float, int, str]]] = defaultdict(list)
+    for claim in history.of("claim"):
+        job = history.jobs.get(claim.job)
+        if job is None or job.kind not in history.at_once or claim.uncounted:
+            continue
+        ended = [act.started for act in endings[claim.job] if act.forced or act.epoch == claim.epoch]
+        begin, end = claim.ended or 0.0, min([claim.until_ms - ahead, *ended])
+        if begin < end:
+            changes[job.kind, job.tenant] += [(begin, 1, claim.job), (end, -1, claim.job)]
+    for (kind, tenant), found in changes.items():
+        running = 0
+        for at, change, last in sorted(found):
+            running += change
+            if change > 0 and running > history.at_once[kind]:
+                yield f"{running} jobs {kind} of {tenant} ran at {at:.0f}, {last} the last of them"
+
+
 def no_write_is_accepted_after_expiry(history: History) -> Iterator[str]:
     low, _ = clock_offsets(history)
     ends: dict[tuple[str, int], list[Act]] = defaultdict(list)
@@ -308,6 +333,7 @@ RULES: list[Callable[[History], Iterator[str]]] = [
     the_last_epoch_is_the_stores,
     live_leases_never_overlap,
     the_lease_clock_runs_evenly,
+    a_limit_is_never_exceeded,
     no_write_is_accepted_after_expiry,
     no_write_of_an_older_epoch_is_accepted,
     an_epoch_is_settled_once,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast import Done, Job
 from holdfast.types import Event
-from tests.chaos.actor import act_until_stopped, claimed, settled
+from tests.chaos.actor import LIMITED, act_until_stopped, claimed, settled
 from tests.chaos.checker import History
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.history import Act, Recorder, acts_in, codes_in
@@ -18,7 +18,8 @@ from tests.chaos.reader import pages, read_until_drained
 
 # Longer than every lease: a stopped process resumes with stale claims.
 STOPPED_SECONDS = (0.6, 1.0)
-UNFINISHED = ("scheduled", "blocked", "ready", "running")
+AT_ONCE = 3
+UNFINISHED = ("scheduled", "blocked", "parked", "ready", "running")
 
 
 class Conductor:
@@ -33,6 +34,7 @@ class Conductor:
         self._chance = random.Random(seed)
         self._started = 0
         self.engine.prepare()
+        self.engine.queue.limits.set("at once", kinds=[LIMITED], key="tenant", concurrency=AT_ONCE)
         self._reader = self._start(read_until_drained, "reader")
         self._actors = [self._start_actor() for _ in range(count)]
 
@@ -128,6 +130,7 @@ class Conductor:
             events=self._events(),
             seen=pages(self._folder)[0],
             ledger=self.engine.ledger(),
+            at_once={LIMITED: AT_ONCE},
             one_writer=self.engine.one_writer,
         )
 

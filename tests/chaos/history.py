@@ -36,6 +36,8 @@ class Act:
     again: bool = False
     """A repeated call: the store may have applied it already."""
     forced: bool = False
+    uncounted: bool = False
+    """Takes no room at a limit: a later entry of a session's claim."""
     ledger: bool = False
     """Made in a transaction of the caller that also wrote to the ledger."""
     actor: str = ""

@@ -85,6 +85,7 @@ def sound() -> History:
         events=events,
         seen=[(event.job_id, event.number) for event in events],
         ledger=[("a", 2)],
+        at_once={"task": 1},
     )
 
 
@@ -210,6 +211,7 @@ CHANGED: dict[str, list[Change]] = {
             "claim", "a", 1, until_ms=history.acts[find(history, "claim", "a", 1)].until_ms + 60_000
         )(history)
     ],
+    "a_limit_is_never_exceeded": [late("settle", "a", 1), forget("settle", "a", 2)],
     "no_write_is_accepted_after_expiry": [
         late(operation, "a", 2) for operation in ("heartbeat", "progress", "settle")
     ],
@@ -285,6 +287,12 @@ class TestUnknownResults:
         both(add("settle", "a", 1, again=True), late("settle", "a", 1, 0))(history)
         history.acts[-1] = replace(history.acts[-1], started=now_ms() + 1e6, ended=now_ms() + 2e6)
         assert breaches(history) == []
+
+    @pytest.mark.parametrize("fields", [{"ended": None}, {"uncounted": True}])
+    def test_only_what_a_claim_has_certainly_taken_counts_for_a_limit(self, fields: dict[str, object]) -> None:
+        history = sound()
+        both(forget("settle", "a", 2), change("claim", "a", 2, **fields))(history)
+        assert not any(breach.startswith("a_limit_is_never_exceeded") for breach in breaches(history))
 
     def test_a_forced_cancel_ends_a_lease_at_once(self) -> None:
         history = sound()

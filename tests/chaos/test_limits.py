@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,13 @@ def test_limits_hold_under_kills_and_stops_and_all_jobs_end(store_url: str) -> N
     _end(queue)
     assert queue.counts() == {"done": JOBS * len(TENANTS) * len(KINDS)}
     assert engine.damage() == []
+    assert recount(queue) == ["ok"]
     queue.close()
+
+
+def recount(queue: holdfast.Queue) -> list[str]:
+    """Return what `doctor` says after it has counted the jobs at each gate."""
+    return [finding.status for finding in queue.admin.report().findings if finding.name == "limits"]
 
 
 def _insist(call: Callable[[], object]) -> None:
@@ -137,3 +144,92 @@ def _end(queue: holdfast.Queue) -> None:
         assert time.monotonic() < until, queue.counts()
         for claim in queue.claim_many(worker="last", limit=10, lease=30):
             queue.settle(claim, Done())
+        if turn := queue.sessions.claim_next(worker="last", lease=30):
+            queue.sessions.settle(turn, Done())
+
+
+# --- changes under load --------------------------------------------------------------------------------------------
+
+STEPS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"key": "tenant", "concurrency": 2},
+    {"key": "tenant", "concurrency": 5},
+    {"key": "tenant", "concurrency": 1},
+    {"concurrency": 3},
+    None,
+    {"key": "tenant", "concurrency": 2, "rate": 5_000, "per": 1},
+    {"key": "tenant", "rate": 5_000, "per": 1},
+    {"key": "tenant", "concurrency": 1},
+)
+"""The limit after each change: none, newly set on a backlog, raised, lowered, with another key, removed, set again,
+without a number at once, and with one."""
+EACH = 30
+"""How many jobs end before the next change."""
+
+
+def hold_and_settle(pipe: Connection, url: str, seed: int) -> None:
+    """Claim jobs and turns, hold them for a moment and settle them, until told to end."""
+    chance = random.Random(seed)
+    with holdfast.connect(url) as queue:
+        pipe.send("ready")
+        while not pipe.poll():
+            claims = queue.claim_many(worker=f"w{seed}", limit=chance.randint(1, 4), lease=60)
+            turn = queue.sessions.claim_next(worker=f"w{seed}", lease=60)
+            time.sleep(chance.uniform(0.0, 0.01))  # what a handler takes; nothing is measured by it
+            if turn is not None:
+                queue.sessions.settle(turn, Done())
+            queue.settle_many([(claim, Done()) for claim in claims])
+    pipe.send("ended")
+
+
+def test_a_limit_that_changes_on_a_backlog_under_load_is_kept_and_leaves_nothing_behind(store_url: str) -> None:
+    engine = open_engine(store_url)
+    engine.prepare()
+    queue = engine.queue
+    made = 0
+    children = [Child(hold_and_settle, store_url, number) for number in range(PROCESSES)]
+    try:
+        for step in STEPS:
+            queue.enqueue_many(
+                [{"kind": "call", "tenant": tenant} for _ in range(2 * EACH) for tenant in TENANTS]
+                + [
+                    {"kind": "say", "tenant": tenant, "session": f"{made + n}"}
+                    for n in range(EACH)
+                    for tenant in TENANTS
+                ]
+            )
+            made += 3 * EACH * len(TENANTS)
+            if step is not None:
+                _insist(partial(queue.limits.set, "changing", kinds=["call", "say"], **step))
+            elif queue.limits.list():
+                _insist(partial(queue.limits.remove, "changing"))
+            _watch(queue, step or {}, time.time())
+        for child in children:
+            child.tell("end")
+        for child in children:
+            assert (child.hear(), child.hear()) == ("ready", "ended")
+    finally:
+        for child in children:
+            child.kill()
+    assert recount(queue) == ["ok"]
+    _end(queue)
+    assert queue.counts() == {"done": made}
+    assert recount(queue) == ["ok"]
+    assert [use.running + use.parked for tenant in TENANTS for use in queue.limits.show(tenant)] == [0] * 3
+    assert engine.damage() == []
+    queue.close()
+
+
+def _watch(queue: holdfast.Queue, limit: dict[str, Any], since: float) -> None:
+    """Check a limit that has changed, until some jobs have ended."""
+    first = queue.counts().get("done", 0)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while queue.counts().get("done", 0) < first + EACH:
+        assert time.monotonic() < until, queue.counts()
+        by_key: dict[str, list[holdfast.Job]] = {}
+        for job in queue.jobs(state="running", limit=1_000):
+            by_key.setdefault(job.tenant if "key" in limit else "all", []).append(job)
+        for key, jobs in by_key.items():
+            # What ran before the change runs on, and nothing starts beside it until there is room.
+            started = [job.id for job in jobs if job.started_at is not None and job.started_at.timestamp() > since]
+            assert not started or len(jobs) <= limit.get("concurrency", len(jobs)), (key, limit, jobs)
