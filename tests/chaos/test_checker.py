@@ -280,6 +280,7 @@ class TestUnknownResults:
     def test_a_renewal_without_a_result_may_have_extended_the_lease(self) -> None:
         history = sound()
         both(change("heartbeat", "a", 2, ended=None, until_ms=1 << 60), late("settle", "a", 2))(history)
+        history.at_once.clear()  # the other jobs run in between
         assert breaches(history) == []
 
     def test_a_repeated_settle_may_be_late_and_outdated(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Done, Failed, Queue
+from holdfast import Deferred, Done, Failed, Queue
 from holdfast.client.queue_state import state_of
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
@@ -151,6 +151,28 @@ def test_jobs_and_sessions_of_a_lane_share_its_limit(queue: Queue) -> None:
     assert texts(take_any(queue)) == ["a2"]
 
 
+def test_an_offered_entry_that_joins_the_turn_of_another_key_leaves_its_room_to_others(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.lanes.set("default", backoff="skip")
+    queue.limits.set("model", kinds=["chat.message"], key="tag:model", concurrency=1)
+    say(queue, "a1", session="a", tags={"model": "x"})
+    end(queue, take_any(queue), Deferred(after=20))
+    say(queue, "h1", session="h", tags={"model": "y"})
+    holder = take_any(queue, lease=600)
+    # The entry behind the deferred one is parked at the gate of its own key, as is one of another session.
+    say(queue, "a2", session="a", tags={"model": "y"})
+    assert queue.sessions.claim_next() is None
+    say(queue, "b1", session="b", tags={"model": "y"})
+    assert queue.sessions.claim_next() is None
+    end(queue, holder)
+    queue.claim_many(kinds=["none"])
+    assert states(queue, "a")["a2"] == "ready"
+    clock.advance(20)
+    assert texts(take_any(queue, lease=600)) == ["a1", "a2"]
+    assert texts(take_any(queue)) == ["b1"]
+
+
 def test_rates_count_turns(queue: Queue, clock: ManualClock) -> None:
     queue.limits.set("turns", kinds=["chat.message"], rate=1, per=60)
     say(queue, "a1", "a2", session="a")
@@ -165,7 +187,7 @@ def test_more_full_sessions_than_a_claim_looks_at_do_not_hide_others(limited: Qu
     say(limited, "first", session="first")
     take_any(limited)
     for n in range(150):
-        say(limited, f"p{n}", session=f"s{n}")
+        say(limited, f"p{n}", f"q{n}", session=f"s{n}", join=False)
     say(limited, "other", session="other", tenant="other")
     assert texts(take_any(limited)) == ["other"]
 

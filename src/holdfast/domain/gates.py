@@ -232,14 +232,9 @@ class Room:
         return gate._replace(until_us=self._used_us) if starts and self._limit.rate is not None else gate
 
 
-def have_room(limit: LimitRow, until_us: int, running: int, starts: int, now_ms: int) -> bool:
-    """Return whether so many jobs of weight 1 may start at an open gate: as `Room`, for claims of many keys."""
-    if limit.concurrency is not None and running + starts > limit.concurrency:
-        return False
-    if limit.rate is None:
-        return True
-    used_us = used_until_us(until_us, starts * limit.cost_us(1), now_ms) - now_ms * 1000
-    return used_us <= limit.cost_us(limit.burst or 1)
+def used_at_most_us(limit: LimitRow, starts: int, now_ms: int) -> int:
+    """Return up to when a rate may be used up so that so many jobs of weight 1 start: as `Room`, for many keys."""
+    return now_ms * 1000 + limit.cost_us(limit.burst or 1) - starts * limit.cost_us(1)
 
 
 def used_until_us(until_us: int, cost_us: int, now_ms: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from holdfast.domain import gates, strict_json
+from holdfast.domain import gates, limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.gates import LimitRow
 from holdfast.domain.routing import RoutingTable
@@ -25,27 +25,26 @@ async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], 
     if routing.has_weights and any(limit.weight is not None for limit, _ in by_limit):
         return None
     counting: list[int | None] = [None] * len(rows)
-    used: list[tuple[int, int]] = []
+    used: list[tuple[LimitRow, int, list[int]]] = []
     for limit, places in by_limit:
         keys = await _keys(tx, limit, [rows[place] for place in places])
         found = await _take(tx, limit, Counter(keys), used, now)
         if found is None:
             return None
+        if len(places) == len(rows) and len(by_limit) == 1:
+            counting = list(map(found.get, keys))
+            break
         # The same choice as in the full form: the gate that limits how many run, or else any.
-        if limit.concurrency is not None or len(by_limit) == 1:
-            for place, key in zip(places, keys, strict=True):
-                if key is not None:
-                    counting[place] = found[key]
-        else:
-            for place, key in zip(places, keys, strict=True):
-                if key is not None and counting[place] is None:
-                    counting[place] = found[key]
+        for place, key in zip(places, keys, strict=True):
+            if key is not None and (limit.concurrency is not None or counting[place] is None):
+                counting[place] = found[key]
     for row, gate in zip(rows, counting, strict=True):
         if row[PACKED] is not None and seldom(row).gate not in {None, gate}:
             # Another gate has offered it room, and others may wait there.
             return None
-    if used:
-        await tx.query("gates_start", many=used)
+    for limit, starts, started in used:
+        values = {"now_us": now.wall_ms * 1000, "cost_us": starts * limit.cost_us(1), "gates": started}
+        await tx.query("gates_start", values)
     return counting
 
 
@@ -84,17 +83,31 @@ def _key(limit: LimitRow, row: Row, given: str | None) -> str | None:
 
 
 async def _take(
-    tx: SqlTransaction, limit: LimitRow, wanted: Counter[str | None], used: list[tuple[int, int]], now: Now
-) -> dict[str, int] | None:
-    """Return the gates of keys, of which so many jobs start; None if one has no room. Add what starts have *used*."""
+    tx: SqlTransaction,
+    limit: LimitRow,
+    wanted: Counter[str | None],
+    used: list[tuple[LimitRow, int, list[int]]],
+    now: Now,
+) -> dict[str | None, int] | None:
+    """Return the gates of keys, of which so many jobs start; None if one has no room.
+
+    Add to *used* what starts use up of a rate: the limit, how many of each gate, and the gates.
+    """
     del wanted[None]
-    numbers: dict[str, int] = {}
+    numbers: dict[str | None, int] = {}
+    now_us = now.wall_ms * 1000
+    by_starts: dict[int, list[int]] = {starts: [] for starts in wanted.values()} if limit.rate is not None else {}
+    latest_us = {starts: gates.used_at_most_us(limit, starts, now.wall_ms) for starts in by_starts}
+    maximum = limits.CLAIM_MAX if limit.concurrency is None else limit.concurrency
     for key, gate, until_us, closed_until_ms, running in await _read(tx, limit, list(wanted)):  # type: ignore[arg-type]
         numbers[key], starts = gate, wanted[key]
-        if closed_until_ms or not gates.have_room(limit, until_us, running, starts, now.wall_ms):
+        if closed_until_ms or running + starts > maximum:
             return None
-        if limit.rate is not None:
-            used.append((gates.used_until_us(until_us, starts * limit.cost_us(1), now.wall_ms), gate))
+        if by_starts:
+            if max(until_us, now_us) > latest_us[starts]:
+                return None
+            by_starts[starts].append(gate)
+    used += [(limit, starts, started) for starts, started in by_starts.items()]
     return numbers
 
 

@@ -295,6 +295,8 @@ create table holdfast.gate (
     turns           text not null default '{}',
     unique (flow_limit, key)
 ) with (fillfactor = 50);
+create index gate_closed on holdfast.gate (closed_until_ms)
+    where closed_until_ms > 0;
 
 -- The keys and weights that jobs were given for limits.
 create table holdfast.limit_key (
@@ -1132,6 +1134,10 @@ begin
     end if;
     perform pg_advisory_xact_lock_shared('holdfast.gate'::regclass::oid::integer, b.bucket)
        from (select distinct (g.gate % 64)::integer as bucket from unnest(gates) as g (gate) order by 1) b;
+    if not exists (select 1 from holdfast.open_job j where j.gate is not null and j.state in ('parked', 'ready'))
+       and not exists (select 1 from holdfast.gate g where g.closed_until_ms > 0) then
+        return;
+    end if;
     insert into holdfast.wake (at_ms, target, number)
     select now_ms, 'gate', g.gate from holdfast.gate g
      where g.gate = any (gates)
@@ -1376,79 +1382,79 @@ create function holdfast.pass_gates_1(
 ) returns bigint[] language plpgsql volatile as
 $$
 declare
-    ordinals integer[];
+    missing_limits bigint[];
+    missing_keys text[];
+    gates bigint[];
     places integer[];
-    keys text[];
-    passed bigint[];
-    offered bigint[];
-    locked bigint[];
-    incomplete boolean;
-    refused boolean;
+    starts bigint[];
+    used_until_us bigint[];
+    is_closed boolean;
+    moved boolean;
     counting bigint[];
 begin
     for attempt in 1 .. 2 loop
-        -- One entry for each job and limit of it; without a key it has no gate.
-        select array_agg(k.ordinal), array_agg(k.place), array_agg(k.key), array_agg(g.gate), array_agg(k.gate),
-               bool_or(k.key is not null and g.gate is null), bool_or(k.gate is not null and k.gate is distinct from g.gate)
-          into ordinals, places, keys, passed, offered, incomplete, refused
-          from (select p.ordinal, l.place, l.number, j.gate,
-                       case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
-                            when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
-                            else j.tags::json ->> substr(l.key_source, 5) end as key
-                  from unnest(picked) with ordinality as p (seq, ordinal)
-                  join holdfast.job j on j.seq = p.seq
-                  left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
-                            as l (route, number, key_source, place) on l.route = j.route
-                 order by p.ordinal) k
-          left join holdfast.gate g on g.flow_limit = k.number and g.key = k.key;
-        exit when not incomplete;
-        insert into holdfast.gate (flow_limit, key)
-        select distinct limit_numbers[u.place], u.key from unnest(places, keys, passed) as u (place, key, gate)
-         where u.key is not null and u.gate is null
-         order by 1, 2
-        on conflict (flow_limit, key) do nothing;
-    end loop;
-    locked := array(select g.gate from holdfast.gate g where g.gate = any (passed) order by g.gate for update skip locked);
-    if cardinality(locked) < (select count(distinct u.gate) from unnest(passed) as u (gate)) then
-        locked := array(select l.gate from holdfast.lock_gates_1(array(select distinct u.gate from unnest(passed) as u (gate)
-                                                                        where u.gate is not null), 200) l);
-        if cardinality(locked) < (select count(distinct u.gate) from unnest(passed) as u (gate)) then
+        with wanted as materialized (
+            -- One row for each job and limit of it; without a key it has no gate.
+            select p.ordinal, l.place, l.number, j.gate as offered,
+                   case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
+                        when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
+                        else j.tags::json ->> substr(l.key_source, 5) end as key
+              from unnest(picked) with ordinality as p (seq, ordinal)
+              join holdfast.job j on j.seq = p.seq
+              left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
+                        as l (route, number, key_source, place) on l.route = j.route
+        ), keys as materialized (
+            select w.number, w.key, min(w.place) as place, count(*) as starts, array_agg(w.ordinal) as ordinals,
+                   array_agg(w.offered) as offered
+              from wanted w where w.key is not null
+             group by w.number, w.key
+        ), locked as materialized (
+            select k.place, k.starts, k.ordinals, k.offered, g.gate, g.until_us, g.closed_until_ms
+              from keys k join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
+               for update of g skip locked
+        ), counted as (
+            -- Of several gates, the one that limits how many run counts a job, or else the first.
+            select distinct on (c.ordinal) c.ordinal, c.offered, c.gate
+              from (select u.ordinal, u.offered, l.gate, l.place
+                      from locked l cross join lateral unnest(l.ordinals, l.offered) as u (ordinal, offered)
+                    union all
+                    select w.ordinal, w.offered, null, null from wanted w where w.key is null) c
+             order by c.ordinal, c.gate is null, concurrencies[c.place] is null, c.place
+        )
+        select (select array_agg(k.number) from keys k where (select count(*) from locked) < (select count(*) from keys)),
+               (select array_agg(k.key) from keys k where (select count(*) from locked) < (select count(*) from keys)),
+               array_agg(l.gate), array_agg(l.place), array_agg(l.starts), array_agg(l.until_us), bool_or(l.closed_until_ms > 0),
+               (select bool_or(c.offered is not null and c.offered is distinct from c.gate) from counted c),
+               (select array_agg(c.gate order by c.ordinal) from counted c)
+          into missing_limits, missing_keys, gates, places, starts, used_until_us, is_closed, moved, counting
+          from locked l;
+        exit when missing_keys is null;
+        if attempt = 2 then
             return null;
         end if;
-    end if;
-    if cardinality(ordinals) = cardinality(picked) then
-        counting := passed;
-    else
-        -- Of several gates, the one that limits how many run counts a job, or else the first.
-        select array_agg(c.gate order by c.ordinal), bool_or(c.offered is not null and c.offered is distinct from c.gate)
-          into counting, refused
-          from (select distinct on (u.ordinal) u.ordinal, u.gate, u.offered
-                  from unnest(ordinals, places, passed, offered) as u (ordinal, place, gate, offered)
-                 order by u.ordinal, u.gate is null, concurrencies[u.place] is null, u.place) c;
-    end if;
-    if refused then
-        return null;
-    end if;
-    select bool_or(g.gate is null or g.closed_until_ms > 0
-                   or case when concurrencies[s.place] < s.starts
-                                + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
-                           then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end
-                   or greatest(g.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place]
-                      > now_ms * 1000 + burst_costs_us[s.place])
-      into refused
-      from (select u.gate, min(u.place) as place, count(*) as starts from unnest(passed, places) as u (gate, place)
-             where u.gate is not null
-             group by u.gate) s
-      left join holdfast.gate g on g.gate = s.gate;
-    if refused then
+        insert into holdfast.gate (flow_limit, key)
+        select k.number, k.key from unnest(missing_limits, missing_keys) as k (number, key)
+         where not exists (select 1 from holdfast.gate g where g.flow_limit = k.number and g.key = k.key)
+         order by 1, 2
+        on conflict (flow_limit, key) do nothing;
+        perform holdfast.lock_gates_1(
+            array(select g.gate from unnest(missing_limits, missing_keys) as k (number, key)
+                    join holdfast.gate g on g.flow_limit = k.number and g.key = k.key), 200);
+    end loop;
+    -- Permits are counted by a statement of its own, which sees what those have committed who held the locks before.
+    if is_closed or moved or exists (
+        select 1 from unnest(gates, places, starts, used_until_us) as s (gate, place, starts, until_us)
+         where case when concurrencies[s.place] < s.starts
+                         + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
+                    then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end
+            or greatest(s.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place] > now_ms * 1000 + burst_costs_us[s.place]
+    ) then
         return null;
     end if;
     if cardinality(array_remove(start_costs_us, null)) > 0 then
         update holdfast.gate g set until_us = greatest(g.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place]
-          from (select u.gate, min(u.place) as place, count(*) as starts from unnest(passed, places) as u (gate, place)
-                 where u.gate is not null and start_costs_us[u.place] is not null
-                 group by u.gate) s
-         where g.gate = s.gate;
+          from unnest(gates, places, starts) as s (gate, place, starts)
+         where g.gate = s.gate and start_costs_us[s.place] is not null;
     end if;
     return counting;
 end

@@ -216,6 +216,8 @@ create table holdfast_gate (
     turns           text not null default '{}',
     unique (flow_limit, key)
 ) strict;
+create index holdfast_gate_closed on holdfast_gate (closed_until_ms)
+    where closed_until_ms > 0;
 
 -- The keys and weights that jobs were given for limits.
 create table holdfast_limit_key (

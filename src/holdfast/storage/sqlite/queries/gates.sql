@@ -145,8 +145,8 @@ select gate from holdfast_gate g
  limit :limit;
 
 -- name: gates_start
--- Write how far starts have used up rates, one gate for each row of values.
-update holdfast_gate set until_us = ? where gate = ?;
+-- Write how far starts have used up rates, of gates with equally many starts.
+update holdfast_gate set until_us = max(until_us, :now_us) + :cost_us where gate in (select value from json_each(:gates));
 
 -- name: gates_use
 -- For each gate: the number of jobs that hold a permit, and whether any is parked at it.
@@ -256,12 +256,16 @@ select value from holdfast_meta where name = 'limits';
 
 -- name: wake_gates
 -- Append wake rows of the gates of jobs, if a job is parked there, or the gate was closed. There is one writer: whatever is
--- parked later sees that these jobs have left the gate.
+-- parked later sees that these jobs have left the gate. The cross joins look first whether any gate has either.
 insert into holdfast_wake (at_ms, target, number)
-select :now, 'gate', g.gate from holdfast_gate g
- where g.gate in (select gate from holdfast_job where seq in (select value from json_each(:seqs)) and gate is not null)
-   and (g.closed_until_ms > 0
-        or exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {parked}));
+select distinct :now, 'gate', g.gate
+  from (select 1 where exists (select 1 from holdfast_job where gate is not null and rare_state = {parked})
+                    or exists (select 1 from holdfast_gate where closed_until_ms > 0)) waiting
+ cross join json_each(:seqs) s
+ cross join holdfast_job e on e.seq = s.value
+ cross join holdfast_gate g on g.gate = e.gate
+ where g.closed_until_ms > 0
+    or exists (select 1 from holdfast_job j where j.gate = g.gate and j.rare_state = {parked});
 
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.
