@@ -439,7 +439,6 @@ create table holdfast.job (
     predecessor       bigint,
     session           bigint,
     enqueue_seq       bigint,
-    gate              bigint,
     route             integer not null,
     priority          integer not null,
     max_attempts      integer not null,
@@ -461,6 +460,7 @@ create table holdfast.job (
     headers           text collate "C" not null,
     tags              text collate "C" not null,
     payload           text collate "C" not null,
+    gate              bigint,
     started_at_ms     bigint,
     attempt           integer not null default 0,
     epoch             integer not null default 0,
@@ -1046,7 +1046,16 @@ begin
     on conflict (token, worker) do update
        set until_ms = least(l.until_ms, excluded.until_ms),
            seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
-    if cardinality(gates) > 0 then
+    if cardinality(gates) = 0 then
+        return true;
+    end if;
+    if not exists (select 1 from holdfast.permit p where p.token = by_token and p.worker = by_worker) then
+        insert into holdfast.permit (token, worker, gate, seqs)
+        select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
+         where g.gate is not null
+         group by g.gate;
+    else
+        -- Another part of the claim; looking for a conflict takes longer.
         insert into holdfast.permit as p (token, worker, gate, seqs)
         select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
          where g.gate is not null
