@@ -165,14 +165,23 @@ def test_a_lane_that_recovered_can_become_late_again(queue: Queue, clock: Manual
 def test_a_lane_whose_age_stays_near_its_target_is_late_once(queue: Queue, clock: ManualClock) -> None:
     queue.lanes.set("l", target_age=60)
     jobs = []
-    for _ in range(8):
+    for _ in range(3):
         jobs.append(queue.enqueue("k", lane="l"))
-        clock.advance(16)
-    for enqueued in jobs:
-        look(queue)
-        start(queue, enqueued.job)
-        clock.advance(16)
+        clock.advance(21)
+    look(queue)
+    for enqueued in jobs[:2]:
+        # The oldest was a little older than the target; the next is a little younger, and then older.
+        queue.settle(start(queue, enqueued.job), Done())
+        for _ in range(2):
+            look(queue)
+            assert is_late(queue)
+            clock.advance(16)
     assert len(late_events(queue)) == 1
+    queue.enqueue("k", lane="l")
+    queue.settle(start(queue, jobs[2].job), Done())
+    clock.advance(16)
+    look(queue)
+    assert not is_late(queue)
 
 
 def test_paused_lanes_and_lanes_without_a_target_are_not_late(queue: Queue, clock: ManualClock) -> None:
