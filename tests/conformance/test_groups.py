@@ -262,6 +262,15 @@ class TestOperating:
         assert queue.get(ON_END).state == "ready"
         assert queue.groups.cancel("g").cancelled == []
 
+    def test_members_whose_kind_is_retired_count_as_ended(self, queue: Queue) -> None:
+        ids = make(queue, 2, on_end={"kind": "end"})
+        end(queue, ids[0])
+        queue.kinds.retire(queue.get(ids[1]).kind)
+        fold(queue, 2)
+        group = queue.groups.get("g")
+        assert (group.finished, group.done, group.unfinished) == (True, 1, 0)
+        assert queue.get(ON_END).state == "ready"
+
     def test_a_requeued_member_is_waited_for_again_until_the_group_has_ended(self, queue: Queue) -> None:
         ids = make(queue, 2, **CALLBACKS)
         end(queue, ids[0], done=False)

@@ -268,6 +268,19 @@ class TestSettle:
         assert queue.counts() == {"running": 2, "ready": 1}
         assert [one.error for one in queue.settle_many(settlements)] == [None, None]
 
+    def test_the_room_at_a_limit_is_free_after_the_commit_of_an_end_only(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["ship"], concurrency=1)
+        queue.enqueue_many([NewJob("ship")] * 2)
+        claim = claim_one(queue)
+        assert queue.claim() is None
+        with rolled_back(queue) as tx:
+            tx.settle(claim, Done())
+        assert queue.claim() is None
+        with queue.transaction() as tx:
+            tx.settle(claim, Done())
+        queue.settle(claim_one(queue), Done())
+        assert queue.counts() == {"done": 2}
+
     def test_a_successor_freed_in_a_rolled_back_settle_is_blocked_again(self, queue: Queue) -> None:
         queue.enqueue("ship", dedupe_key="k")
         claim = claim_one(queue)
