@@ -1453,7 +1453,8 @@ begin
     -- Permits are counted by a statement of its own, which sees what those have committed who held the locks before.
     if is_closed or moved or exists (
         select 1 from unnest(gates, places, starts, used_until_us) as s (gate, place, starts, until_us)
-         where case when concurrencies[s.place] < s.starts
+         where case when concurrencies[s.place] is not null
+                     and concurrencies[s.place] < s.starts
                          + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
                     then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end
             or greatest(s.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place] > now_ms * 1000 + burst_costs_us[s.place]
