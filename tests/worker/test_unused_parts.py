@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.project.sources import ROOT
 from tests.worker.unused_parts import MODULES
 
 
+@pytest.mark.slow("it starts two interpreters, one of which imports most of the library")
 def test_isolation_and_sessions_are_imported_when_they_are_first_needed(tmp_path: Path) -> None:
     program = f"from tests.worker import unused_parts; unused_parts.main({str(tmp_path / 'jobs.db')!r})"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -154,6 +154,7 @@ class TestATaskThatIsNotFound:
         assert ran.returncode == 1
         assert "does not declare task 'script.where'" in ran.stderr
 
+    @pytest.mark.slow("it starts two interpreters")
     def test_a_module_that_fails_there_shows_its_error(self, tmp_path: Path) -> None:
         # The second import is in the other process.
         fails = "if 'again' in os.environ:\n    raise RuntimeError('not here')\nos.environ['again'] = '1'\n"
