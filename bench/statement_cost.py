@@ -10,18 +10,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.domain.new_job import uuid7
-from holdfast.storage.sqlite.sql import QUERIES
+from holdfast.client import ids
+from holdfast.domain import limits
+from holdfast.storage.sqlite import sql
 
 _TOKEN = "0" * 32
 _WAKE_BYTE = 32_768
+# Values are bound by position, as the store does.
+_INSERT = sql.QUERIES["job_insert_plain"]
+_PLACE = ("route", "scope", "version")
+_, _NEXT = sql.numbered("ready_plain_next", *_PLACE, "wall_now", "lease_now", "chosen_token", "worker", "incarnation")
+_, _CLAIM = sql.numbered(
+    "job_claim_next_plain", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
+)
+_, _DONE = sql.numbered("job_done_plain", "seq", "result", "now", "epoch", "token", "lease_now", "priority")
+_, _APPEND = sql.numbered("events_append_done_one", "seq", "at_ms")
 
 
 class Statements:
@@ -51,7 +60,7 @@ class Statements:
 
     def enqueue(self, count: int) -> None:
         """Store jobs, one commit for each."""
-        drawn = [uuid7(self._now, random.getrandbits(74)) for _ in range(count)]  # ids are no secrets
+        drawn = [ids.job_id() for _ in range(count)]
         for job_id in drawn:
             self._commit(partial(self._insert, job_id))
 
@@ -83,23 +92,17 @@ class Statements:
 
     def _insert(self, job_id: str) -> None:
         now = self._now
-        placed = (5, self._route, "default", "default", 0, None, 3, None, None)
-        values = (self._version, job_id, self._payload, now, now, None, *placed)
-        self._cursor.execute(QUERIES["job_insert_plain"], values)
+        placed = (5, self._route, "default", "default", 0, None, limits.MAX_ATTEMPTS_DEFAULT, None, None)
+        self._cursor.execute(_INSERT, (self._version, job_id, self._payload, now, now, None, *placed))
 
     def _lease(self) -> None:
-        cursor = self._cursor
-        looked_up = {"worker": "w", "incarnation": "i", "chosen_token": None, "wall_now": self._now, "lease_now": 1}
-        place = {"route": self._route, "scope": self._scope, "version": self._version}
-        cursor.execute(QUERIES["ready_plain_next"], {**looked_up, **place})
-        [row] = cursor.fetchall()
-        lease = {"seq": row[1], "holder": 1, "lease_token": _TOKEN, "lease_until_ms": self._now, "acknowledged": 1}
-        cursor.execute(QUERIES["job_claim_next_plain"], {**lease, "started_at_ms": self._now})
+        cursor, now = self._cursor, self._now
+        cursor.execute(_NEXT, (self._route, self._scope, self._version, now, 1, None, "w", "i"))
+        row = cursor.fetchone()
+        cursor.execute(_CLAIM, (row[1], 1, _TOKEN, now, now, 1))
         self._held.append((row[1], row[7] + 1))
 
     def _finish(self) -> None:
         seq, epoch = self._held.pop()
-        held = {"seq": seq, "epoch": epoch, "token": _TOKEN, "lease_now": 1, "priority": 0, "event_count": 0}
-        values = {**held, "result": self._result, "now": self._now}
-        self._cursor.execute(QUERIES["job_done_plain"], values)
-        self._cursor.execute(QUERIES["events_append_done_one"], {"seq": seq, "at_ms": self._now})
+        self._cursor.execute(_DONE, (seq, self._result, self._now, epoch, _TOKEN, 1, 0))
+        self._cursor.execute(_APPEND, (seq, self._now))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -319,7 +319,9 @@ def check_claim(options: ClaimOptions, *, limit: int, fresh_token: str) -> Claim
         if given is not None:
             token, chosen = validation.name(given, "lease_token", limits.LEASE_TOKEN_CHARS_MAX), True
     try:
-        values = [tuple(value) if type(value) is list else value for value in options.values()]
+        values: Iterable[Any] = options.values()
+        if list in map(type, values):
+            values = [tuple(value) if type(value) is list else value for value in values]
         request = _cached_request(limit, *options, *values)
     except TypeError:
         # An option is not hashable, such as a set.

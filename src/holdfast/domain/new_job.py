@@ -207,7 +207,7 @@ def check_new(kind: str, payload: Json, fresh_id: str) -> CheckedJob:
         return _check(kind, payload, {}, fresh_id, DEFAULT_NAME, NewJob)
     settings = _cached_settings(kind, DEFAULT_NAME, False)  # noqa: FBT003
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
-    return tuple.__new__(CheckedJob, (fresh_id, settings, payload_json, *_NO_OPTIONS))
+    return tuple.__new__(CheckedJob, (fresh_id, settings, payload_json) + _NO_OPTIONS)  # noqa: RUF005  # takes less time
 
 
 def _as_sent(checked: CheckedJob, new: SentJob) -> CheckedJob:
@@ -477,13 +477,14 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
 def uuid7(now_ms: int, bits: int) -> str:
     """Return a UUIDv7 of 74 random bits: its first 48 bits are the time, so new ids go to the end of an index."""
     number = now_ms << 80 | 7 << 76 | bits >> 62 << 64 | 1 << 63 | bits & 0x3FFF_FFFF_FFFF_FFFF
-    # One conversion and slices take half the time of five conversions.
-    text = f"{number:032x}"
+    text = f"{number:032x}"  # one conversion and slices take half the time of five conversions
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def is_plain(new: CheckedJob) -> bool:
     """Return whether *new* cannot be a duplicate, depends on none, and has no parent, artifacts or URL."""
+    if new[3:] == _NO_OPTIONS:
+        return not new.settings.record_all
     if new.digest is not None or new.dedupe_key is not None or new.entry is not None or new.webhook_url is not None:
         return False
     if new.dependencies is not None or new.for_limits is not None or new.on_end is not None:

@@ -27,7 +27,7 @@ from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Done:
     """The work succeeded. Result, follow-up jobs and artifacts are stored together with the settlement."""
 
@@ -39,6 +39,24 @@ class Done:
     """Artifacts to store; earlier outputs of the same names are replaced."""
     usage: Mapping[str, int] | None = None
     """What the attempt has used, such as `{"tokens": 812}`, to correct limits by key that count it."""
+
+    def __init__(
+        self,
+        result: Json = None,
+        follow_ups: Sequence[JobLike] = (),
+        artifacts: Sequence[AnyArtifact] = (),
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
+        _set_result(self, result)
+        _set_follow_ups(self, follow_ups)
+        _set_artifacts(self, artifacts)
+        _set_usage(self, usage)
+
+
+# Not by the generated constructor, which sets each field by name: there is one for every job that is done.
+_set_result, _set_follow_ups, _set_artifacts, _set_usage = (
+    getattr(Done, name).__set__ for name in ("result", "follow_ups", "artifacts", "usage")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ value walked to find and name the invalid part.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from holdfast.domain import errors, limits
@@ -21,17 +21,19 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
-def _cached_encoder() -> Callable[[Json], str]:
+def _cached_encoder() -> Callable[[Json, int], Iterable[str]]:
     """Return the encoder's C part; the standard method creates it at each call, which takes half of its time."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
-        return _encoder.encode
+        return lambda value, _: _encoder.encode(value)
     text_of = json.encoder.encode_basestring
+    parts: Callable[[Json, int], Iterable[str]]
     parts = make(None, _encoder.default, text_of, None, ":", ",", False, False, False)  # noqa: FBT003
-    return lambda value: "".join(parts(value, 0))
+    return parts
 
 
-_dumps = _cached_encoder()
+_parts = _cached_encoder()
+_joined = "".join
 quoted: Callable[[str], str] = json.encoder.encode_basestring
 """Returns a string as JSON text."""
 _decoder = json.JSONDecoder()
@@ -48,11 +50,14 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
     if value is None:
         return "null"
     try:
-        text = _dumps(value)
-        size = len(text.encode())
-        exact = _is_flat(value) or (
-            text.count("[") + text.count("{") <= limits.JSON_DEPTH_MAX and _loads(text) == value
-        )
+        text = _joined(_parts(value, 0))
+        size = len(text) if text.isascii() else len(text.encode())
+        # A dict of plain values under plain names always round-trips.
+        exact = (
+            type(value) is dict
+            and _NAME.issuperset(map(type, value))
+            and _PLAIN.issuperset(map(type, value.values()))
+        ) or (text.count("[") + text.count("{") <= limits.JSON_DEPTH_MAX and _loads(text) == value)
     except (ValueError, TypeError, RecursionError):
         _refuse(value, field)
         raise errors.InvalidInput(field, "cannot be encoded as JSON") from None
@@ -65,14 +70,9 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
     return text
 
 
-def _is_flat(value: Json) -> bool:
-    """Return whether *value* is a dict of plain values under plain names, which always round-trips."""
-    return type(value) is dict and _NAME.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values()))
-
-
 def compact(value: Json) -> str:
     """Return *value*, known to be valid, as compact JSON text."""
-    return _dumps(value)
+    return _joined(_parts(value, 0))
 
 
 def decode(text: str) -> Json:

@@ -65,7 +65,7 @@ async def settle_and_claim(
                 done = await settle.accept_finished(tx, outcomes, indexes, finished)
                 return [done[index] for index in range(len(outcomes))], claims
         if alone:
-            settlements = await settle.settle_jobs(tx, outcomes)
+            settlements = await settle.settle_alone(tx, outcomes)
         else:
             settlements = await settle.settle_indexed(tx, outcomes, indexes)
         if started:

@@ -19,7 +19,7 @@ from holdfast.domain.claims import Claim
 from holdfast.domain.debounce import postponed
 from holdfast.domain.dependencies import Dependencies
 from holdfast.domain.job import HOLDING_KEY, JobRow, job_of, row_of
-from holdfast.domain.results import StoredJob, stored_new
+from holdfast.domain.results import StoredJob
 from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
 from holdfast.operations import artifacts, back_pressure, dependencies, session_enqueue, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
@@ -36,10 +36,11 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
             return StoredJob(job_of(stored), created=True)
     plain = await tx.insert_plain(new)
     if plain is not None:
-        tx.rollups.arrived.append(new.settings.route)
-        if len(tx.rollups.arrived) > tx.rollups.LONG:
+        arrived = tx.rollups.arrived
+        arrived.append(new.settings.route)
+        if len(arrived) > tx.rollups.LONG:
             tx.rollups.fold()
-        return StoredJob(plain, created=True)
+        return StoredJob(plain, True)  # noqa: FBT003  # by keyword it takes longer
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 
@@ -83,7 +84,7 @@ async def enqueue_jobs(
             tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
             jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
             tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
-            return [stored_new(job) for job in jobs]
+            return [StoredJob(job, True) for job in jobs]  # noqa: FBT003
         now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
         kept = await tx.kept_jobs(keys, now) if keys else {}
         call = _EnqueueCall(routing, now, known, holders, {}, kept, [], sessions)

@@ -1,6 +1,6 @@
 """Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,25 +16,37 @@ from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.plain_contract import FinishedJobs
 
 
-async def settle_jobs(
+def settle_jobs(
     tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], routing: RoutingTable | None = None
-) -> list[Settlement]:
+) -> Coroutine[Any, Any, list[Settlement]]:
     """Settle each claim independently and return a settlement for each, in order.
 
     *routing* is the routing that this transaction has read, if any. Outcomes without follow-ups are written together.
     One with follow-ups is written after all outcomes before it, in its own savepoint: if a follow-up is refused, only
     that outcome is rolled back.
     """
-    if len(outcomes) != 1 or not is_plain_success(outcomes[0][1]):
-        indexes = plain_indexes(outcomes)
-        if routing is None and not indexes:
-            await expect(tx, outcomes)
-        return await settle_indexed(tx, outcomes, indexes, routing)
+    alone = len(outcomes) == 1 and is_plain_success(outcomes[0][1])
+    return settle_alone(tx, outcomes, routing) if alone else _settle_several(tx, outcomes, routing)
+
+
+async def settle_alone(
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], routing: RoutingTable | None = None
+) -> list[Settlement]:
+    """Settle as `settle_jobs` does; the only outcome is a plain success."""
     finished = await tx.finish_held(outcomes)
     if settled := _accept_one(tx, *outcomes[0], finished):
         return [settled]
     done = await accept_finished(tx, outcomes, dict.fromkeys(finished.jobs, 0), finished)
     return await _settle_others(tx, outcomes, done, routing)
+
+
+async def _settle_several(
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], routing: RoutingTable | None
+) -> list[Settlement]:
+    indexes = plain_indexes(outcomes)
+    if routing is None and not indexes:
+        await expect(tx, outcomes)
+    return await settle_indexed(tx, outcomes, indexes, routing)
 
 
 async def settle_indexed(

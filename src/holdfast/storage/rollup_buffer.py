@@ -57,10 +57,8 @@ class RollupBuffer:
         # Other threads append to the lists until they are replaced, and what they append then is folded too.
         ended, self.ended = self.ended, []
         arrived, self.arrived = self.arrived, []
-        folded = rollups.fold(
-            [one for one in ended if one[0] != SYSTEM_LANE], [one for one in arrived if one[0] != SYSTEM_LANE]
-        )
-        if folded:
+        sums = rollups.fold(ended, arrived)
+        if folded := {key: counted for key, counted in sums.items() if key[0] != SYSTEM_LANE}:
             self._folded.append(folded)
         if len(self._folded) > _MERGED_AT:
             parts, self._folded = self._folded, []

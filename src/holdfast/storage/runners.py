@@ -46,8 +46,11 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    finally:
+    except BaseException:
+        # An interrupt may come before the coroutine has started.
         coroutine.close()
+        raise
+    coroutine.close()
     raise RuntimeError("an operation suspended in a sync transaction")
 
 

@@ -49,7 +49,6 @@ from holdfast.storage.runners import AsyncLeasing
 from holdfast.storage.store import AsyncTarget, ExternalTransaction
 from holdfast.tasks.decorators import AsyncTaskHost
 
-_NONE_GIVEN: Final = dict.fromkeys(("delay", "priority", "lane", "tenant", "dedupe_key"))
 # How often `wait` polls if no notification comes: frequently at first, then less often.
 _POLL_SECONDS_FIRST: Final = 0.02
 _POLL_SECONDS_LAST: Final = 0.5
@@ -91,10 +90,11 @@ class AsyncJobMethods(AsyncContentWrites):
         duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         state, fresh_id = self._state, uuid7(time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
-        common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
-        if not options and common == _NONE_GIVEN and type(kind) is str and not state.tasks.by_kind:
+        by_default = delay is None and priority is None and lane is None and tenant is None and dedupe_key is None
+        if by_default and not options and type(kind) is str and not state.tasks.by_kind:
             checked = check_new(kind, payload, fresh_id)
         else:
+            common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
             new = new_job_of(kind, payload, common, options)
             checked = check_job(state.tasks.complete(new), fresh_id=fresh_id)
         if state.parent is not None:

@@ -438,25 +438,25 @@ _new = object.__new__
 _set_wall_ms, _set_lease_ms = (getattr(Now, name).__set__ for name in ("wall_ms", "lease_ms"))
 
 
-def _reading(wall_ms: int, lease_ms: int) -> Now:
-    now = _new(Now)
-    _set_wall_ms(now, wall_ms)
-    _set_lease_ms(now, lease_ms)
-    return now
-
-
 class SystemClock:
     """The clock of one database file on this machine. Without a boot identifier, leases use the wall clock."""
 
     def __init__(self, lease_offset_ms: int | None) -> None:
         self._lease_offset_ms = lease_offset_ms
+        self._last = Now(0, 0)
 
     def now(self) -> Now:
         """Return the time of both clocks."""
-        wall_ms = time.time_ns() // 1_000_000
-        if self._lease_offset_ms is None:
-            return _reading(wall_ms, wall_ms)
-        return _reading(wall_ms, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms)
+        lease_ms = wall_ms = time.time_ns() // 1_000_000
+        if self._lease_offset_ms is not None:
+            lease_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._lease_offset_ms
+        now = self._last
+        if now.wall_ms != wall_ms or now.lease_ms != lease_ms:
+            now = _new(Now)
+            _set_wall_ms(now, wall_ms)
+            _set_lease_ms(now, lease_ms)
+            self._last = now
+        return now
 
 
 def boot_time_ms() -> int:

@@ -194,6 +194,8 @@ class GroupWriter:
         self._queue = WriterQueue()
         self._cursor: sqlite3.Cursor | None = None
         """Runs every statement of the writing connection; see `SqliteTransaction`."""
+        self._tx: Any = None
+        """The transaction of that cursor, which every operation uses."""
         self._dropped: sqlite3.Cursor | None = None
         """A cursor that is no longer used, but may not be closed yet."""
         self._lock_file: lock_file.LockFile | None = None
@@ -267,10 +269,11 @@ class GroupWriter:
         topics: set[str] = set()
         try:
             cursor = self._lock_and_open()
-            if not self._run_members(cursor, topics):
+            self._tx.topics = topics
+            if not self._run_members(cursor):
                 self._roll_back()
                 topics.clear()
-                self._run_members(cursor, topics, separately=True)
+                self._run_members(cursor, separately=True)
             if cursor.connection.in_transaction:
                 self._commit(cursor, topics)
             else:
@@ -279,52 +282,43 @@ class GroupWriter:
             self._set_errors(ticket, error)
         self._finish(ticket)
 
-    def _run_members(self, cursor: sqlite3.Cursor, topics: set[str], *, separately: bool = False) -> bool:
-        """Run the group and queued operations, which join it; return False if one has failed after it had written."""
-        group, deadline = self._group, 0.0
+    def _run_members(self, cursor: sqlite3.Cursor, *, separately: bool = False) -> bool:
+        """Run the group and queued operations, which join it.
+
+        If an operation fails its writes are rolled back; with *separately*, other members of the group are never
+        affected. Return False if one has failed and its writes could not be told from those of others.
+        """
+        group, opened, deadline = self._group, cursor.connection, 0.0
         for member in group:
-            if not self._run_member(cursor, member, topics, separately=separately):
-                return False
+            assert member.operation is not None  # noqa: S101  # only operations are taken into a group
+            # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
+            member.result = member.error = None
+            first = not opened.in_transaction
+            if first:
+                self._begin(cursor)
+            elif separately:
+                cursor.execute(_SAVEPOINT_OPEN)
+            changes = 0 if first else opened.total_changes
+            try:
+                member.result = runners.run_sync(member.operation(self._tx))
+            except Exception as error:
+                if not opened.in_transaction:
+                    # SQLite rolled back the whole transaction, including the writes of other members.
+                    raise
+                member.error = translate(error)
+                if first:
+                    cursor.execute("rollback")
+                elif separately:
+                    cursor.execute(_SAVEPOINT_UNDO)
+                elif opened.total_changes != changes:
+                    return False
+            if separately and not first:
+                cursor.execute(_SAVEPOINT_KEEP)
             if self._queue.queue and member is group[-1] and len(group) < _GROUP_MAX:
                 deadline = deadline or time.monotonic() + _GROUP_SECONDS
                 if time.monotonic() <= deadline:
                     # The loop goes on with it.
                     self._queue.take_next(group)
-        return True
-
-    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, topics: set[str], *, separately: bool) -> bool:
-        """Run one operation; return False if it has failed and its writes could not be told from those of others.
-
-        If it fails its writes are rolled back; with *separately*, other members of the group are never affected.
-        """
-        assert member.operation is not None  # noqa: S101  # only operations are taken into a group
-        # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
-        member.result = member.error = None
-        opened = cursor.connection
-        first = not opened.in_transaction
-        if first:
-            self._begin(cursor)
-        elif separately:
-            cursor.execute(_SAVEPOINT_OPEN)
-        changes = opened.total_changes
-        tx = transaction.SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
-        try:
-            member.result = runners.run_sync(member.operation(tx))
-        except Exception as error:
-            if not opened.in_transaction:
-                # SQLite rolled back the whole transaction, including the writes of other members.
-                raise
-            member.error = translate(error)
-            if first:
-                cursor.execute("rollback")
-            elif separately:
-                cursor.execute(_SAVEPOINT_UNDO)
-            elif opened.total_changes != changes:
-                return False
-        else:
-            topics |= tx.topics
-        if separately and not first:
-            cursor.execute(_SAVEPOINT_KEEP)
         return True
 
     def _set_errors(self, leader: Ticket, error: Exception) -> None:
@@ -342,8 +336,9 @@ class GroupWriter:
         """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
         if self._queue.leader is not ticket:
             return
-        in_transaction = self._cursor is not None and self._cursor.connection.in_transaction
-        decided = self._all_decided or (self._commit_sent and self._cursor is not None and not in_transaction)
+        cursor = self._cursor
+        in_transaction = cursor is not None and cursor.connection.in_transaction
+        decided = self._all_decided or (self._commit_sent and cursor is not None and not in_transaction)
         if not decided:
             # Otherwise the rollback below would be taken for a commit if `_finish` is repeated.
             self._commit_sent = False
@@ -404,7 +399,9 @@ class GroupWriter:
             # The last leader was interrupted too often to clean up.
             self._roll_back()
         if self._cursor is None:
-            self._cursor = transaction.plain_cursor(self._wait_while_busy(self._connector.writing_connection))
+            cursor = transaction.plain_cursor(self._wait_while_busy(self._connector.writing_connection))
+            self._tx = transaction.SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
+            self._cursor = cursor
         return self._cursor
 
     def _begin(self, cursor: sqlite3.Cursor) -> None:

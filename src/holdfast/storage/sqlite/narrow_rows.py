@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from holdfast.domain import limits, strict_json, transitions
@@ -277,11 +277,21 @@ class PlainClaim(NamedTuple):
     routing: RoutingTable
     request: ClaimRequest
     now: Now
+    ended: dict[tuple[int, int, int], Ended] | None = None
+    """What is counted of jobs that are done, by route, due time and end: the same for most jobs of a large claim."""
 
 
 def is_recorded(row: Row) -> bool:
     """Return whether every transition of a job is recorded, so that its claim has no plain form."""
     return row[PACKED] is not None and "record_all" in row[PACKED]
+
+
+_packed_in: Final = itemgetter(PACKED)
+
+
+def are_usual(rows: Sequence[Row]) -> bool:
+    """Return whether none of the jobs has one of the values that few jobs have."""
+    return not any(map(_packed_in, rows))
 
 
 def fair_key_in(row: Row) -> str:
@@ -306,10 +316,10 @@ class ClaimedRow(LazyRow):
         self._row = row
         self._index = index
 
-    @property
-    def usual(self) -> bool:
-        """Whether it has none of the values that few jobs have; a gate may count it if there are limits."""
-        return self._row[PACKED] is None and not self._claim.routing.limits
+    def usual_priority(self) -> int | None:
+        """Return the priority if the job has none of the values that few jobs have, and no gate counts it."""
+        row = self._row
+        return None if row[PACKED] is not None or self._claim.routing.limits else row[4]
 
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])
@@ -333,11 +343,17 @@ class ClaimedRow(LazyRow):
 
     def done_at(self, now_ms: int) -> Ended:
         """Return what is counted of the job if it is done."""
-        row, claim = self._row, self._claim
-        key, started_ms = claim.routing.by_number[row[8]].key, claim.now.wall_ms
-        return tuple.__new__(Ended, (key[0], key[1], "done", started_ms - row[6], now_ms - started_ms))
+        row, (routing, _, now, known) = self._row, self._claim
+        due_at_ms, route = row[6], row[8]
+        if known is not None and (alike := known.get((route, due_at_ms, now_ms))) is not None:
+            return alike
+        key, started_ms = routing.by_number[route].key, now.wall_ms
+        ended = tuple.__new__(Ended, (key[0], key[1], "done", started_ms - due_at_ms, now_ms - started_ms))
+        if known is not None:
+            known[route, due_at_ms, now_ms] = ended
+        return ended
 
     def make(self) -> JobRow:
         """Return the row."""
-        routing, request, now = self._claim
+        routing, request, now, _ = self._claim
         return transitions.claim(ready_job(routing, self._row), request, self._index, now).after

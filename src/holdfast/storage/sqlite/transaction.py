@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -137,12 +137,14 @@ class SqliteTransaction(SqlTransaction):
             completed, _ = found
             plan = plans.add_insert(new, completed)
             new = completed
-        now, payload = self._clock.now(), new.payload_json
+        now, job_id, payload = self._clock.now(), new.id, new.payload_json
         wall_ms, large = now.wall_ms, len(payload) > PAYLOAD_CHARS_MAX
-        values = plan.values_at(now) if plan.timed else (wall_ms, wall_ms, None, *plan.values)
+        given = (plans.version, job_id, None if large else payload)
+        # Adding tuples takes half the time of unpacking them.
+        values = plan.values_at(now) if plan.timed else (wall_ms, wall_ms, None) + plan.values  # noqa: RUF005
         self._observe("job_insert_plain")
         cursor = self._cursor
-        cursor.execute(_INSERT_ONE, (plans.version, new.id, None if large else payload, *values))
+        cursor.execute(_INSERT_ONE, given + values)
         if not cursor.rowcount:
             return None
         seq = cursor.lastrowid
@@ -169,17 +171,52 @@ class SqliteTransaction(SqlTransaction):
         self._forms["enqueue plain"] += len(jobs)
         return bulk.jobs
 
-    async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
+    def claim_plain(self, request: ClaimRequest) -> Coroutine[Any, Any, ClaimedJobs | None]:
         """Claim the next jobs by two statements, if the cached routing is current and no maintenance is due."""
         plans = self._cache.plans()
         plan = None if plans is None else plans.claim(request)
         if plans is None or plan is None:
+            return super().claim_plain(request)
+        claim = self._claim_next if request.limit == 1 and not plan.gated else self._claim_some
+        return claim(plans, plan, request)
+
+    async def _claim_next(
+        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
+    ) -> ClaimedJobs | None:
+        now, token, cursor = self._clock.now(), request.lease_token, self._cursor
+        wall_ms, lease_ms = now.wall_ms, now.lease_ms
+        times = (wall_ms, lease_ms, token if request.resent else None)
+        self._observe(plan.name)
+        cursor.execute(plan.text, (*plan.bound, *times, request.worker, request.incarnation))
+        row = cursor.fetchone()
+        if row is None:
             return None
-        now, one_job = self._clock.now(), request.limit == 1
+        packed, holder = row[narrow_rows.PACKED], row[-1]
+        if packed is not None and narrow_rows.is_recorded(row):
+            return None
+        # By the constructors, each of these would take twice the time.
+        claimed = tuple.__new__(narrow_rows.PlainClaim, (plans.routing, request, now, None))
+        if holder is not None:
+            self._observe("job_claim_next")
+            values = (row[1], holder, token, lease_ms + request.lease_ms, wall_ms, request.acknowledged)
+            cursor.execute(_CLAIM_PLAIN if packed is None else _CLAIM_NEXT, values)
+        else:
+            await self._lease_many(claimed, [row])
+        self._forms["claim plain"] += 1
+        last_fair_key, fair_key = row[0], row[3] if packed is None else narrow_rows.fair_key_in(row)
+        if fair_key != last_fair_key:
+            await self.set_last_fair_key(f"{plan.scope}{row[4]}", fair_key, now, first=last_fair_key is None)
+        claims = [narrow_rows.claim_of(claimed, row, 0)]
+        return tuple.__new__(ClaimedJobs, (plans.routing, claims, None, None, ""))
+
+    async def _claim_some(
+        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
+    ) -> ClaimedJobs | None:
+        now, limit = self._clock.now(), request.limit
         token = request.lease_token if request.resent else None
-        worker, incarnation, limit = request.worker, request.incarnation, request.limit
-        holder = (worker, incarnation) if one_job else (worker, incarnation, limit)
-        values = (plan.routes, plan.scope, plans.version, now.wall_ms, now.lease_ms, token, *holder)
+        worker, incarnation = request.worker, request.incarnation
+        holder = (worker, incarnation) if limit == 1 else (worker, incarnation, limit)
+        values = (*plan.bound, now.wall_ms, now.lease_ms, token, *holder)
         cursor, in_turns = self._cursor, plan.name == "ready_plain_stream"
         rows: Rows = []
         if in_turns and plans.lone:
@@ -191,26 +228,21 @@ class SqliteTransaction(SqlTransaction):
             if in_turns and rows:
                 plans.lone = rows[-1][-1] == 1
                 rows = claim_order.take_turns_of(rows, _place, _by_due_time, limit)
-        if not rows or narrow_rows.is_recorded(rows[0]) or (not one_job and any(map(narrow_rows.is_recorded, rows))):
+        if not rows or (not narrow_rows.are_usual(rows) and any(map(narrow_rows.is_recorded, rows))):
             return None
-        claimed = narrow_rows.PlainClaim(plans.routing, request, now)
-        row = rows[-1]
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, {})
         if plan.gated:
             counting = await plain_gates.admit(self, plans.routing, rows, now)
             if counting is None:
                 return None
             await self._lease_many(claimed, rows, counting)
-        elif one_job and row[-1] is not None:
-            self._observe("job_claim_next")
-            until_ms = now.lease_ms + request.lease_ms
-            values = (row[1], row[-1], request.lease_token, until_ms, now.wall_ms, request.acknowledged)
-            cursor.execute(_CLAIM_PLAIN if row[narrow_rows.PACKED] is None else _CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, rows)
         claims = [narrow_rows.claim_of(claimed, row, index) for index, row in enumerate(rows)]
         self._forms["claim plain"] += 1
+        row = rows[-1]
         last_fair_key, fair_key, scope = row[0], narrow_rows.fair_key_in(row), f"{plan.scope}{row[4]}"
-        if len(rows) < request.limit:
+        if len(rows) < limit:
             return ClaimedJobs(plans.routing, claims, scope, last_fair_key, fair_key)
         if fair_key != last_fair_key:
             await self.set_last_fair_key(scope, fair_key, now, first=last_fair_key is None)
@@ -220,7 +252,7 @@ class SqliteTransaction(SqlTransaction):
         self, claimed: narrow_rows.PlainClaim, rows: Sequence[Row], counting: Sequence[int | None] | None = None
     ) -> None:
         """Lease the jobs of *rows*, each at the gate that counts it if they are *counting*."""
-        _, request, now = claimed
+        _, request, now, _ = claimed
         values: dict[str, Any] = {
             "acknowledged": request.acknowledged,
             "worker": request.worker,
@@ -238,28 +270,30 @@ class SqliteTransaction(SqlTransaction):
         seqs = [row[1] for row in rows]
         if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
             values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
-            usual = all(row[narrow_rows.PACKED] is None for row in rows)
-            await self._change("job_claim_range_plain" if usual else "job_claim_range", values, len(rows))
+            name: QueryName = "job_claim_range_plain" if narrow_rows.are_usual(rows) else "job_claim_range"
+            await self._change(name, values, len(rows))
             return
         values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
         await self._write_claims(values, len(rows))
 
-    async def finish_held(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
+    def finish_held(
+        self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]
+    ) -> Coroutine[Any, Any, FinishedJobs]:
         """Finish the jobs whose lease is held, with their events, by two statements."""
+        return self._finish_one(*settlements[0]) if len(settlements) == 1 else self._finish_many(settlements)
+
+    async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome) -> FinishedJobs:
         now = self._clock.now()
-        if len(settlements) > 1:
-            return FinishedJobs(now, await self._finish_many(settlements, now))
-        [(claim, checked)] = settlements
         seq, _, epoch, token = fence_of(claim)
         columns = columns_of(claim.job)
-        priority, event_count = columns.priority, columns.event_count
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
-        cursor, gated = self._cursor, False
+        cursor, gated, event_count = self._cursor, False, 0
+        priority = columns.usual_priority() if type(columns) is narrow_rows.ClaimedRow else None
         self._observe("job_done_unchanged")
-        if type(columns) is narrow_rows.ClaimedRow and columns.usual:
-            cursor.execute(_DONE_PLAIN, (*held, priority, event_count))
+        if priority is not None:
+            cursor.execute(_DONE_PLAIN, (*held, priority))
         else:
-            gated = self._may_be_gated(claim)
+            priority, event_count, gated = columns.priority, columns.event_count, self._may_be_gated(claim)
             cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, 1 if gated else 0))
         rows: Rows = []
         if cursor.rowcount:
@@ -279,7 +313,7 @@ class SqliteTransaction(SqlTransaction):
             await self._wake_after(rows, now)
         elif gated:
             await self.wake_gates([seq], now)
-        return FinishedJobs(now, {seq: finished})
+        return tuple.__new__(FinishedJobs, (now, {seq: finished}))
 
     def _may_be_gated(self, claim: Claim) -> bool:
         """Return whether a job probably holds a permit; what is written does not depend on it."""
@@ -289,9 +323,8 @@ class SqliteTransaction(SqlTransaction):
         job = columns_of(claim.job)
         return bool(plans.routing.limits_of(job.lane, job.kind))
 
-    async def _finish_many(
-        self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]], now: Now
-    ) -> dict[int, Row]:
+    async def _finish_many(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
+        now = self._clock.now()
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
         results: dict[tuple[int, str], dict[int, str | None]] = {}
         claims: dict[int, Claim] = {}
@@ -321,7 +354,7 @@ class SqliteTransaction(SqlTransaction):
             seqs = [seq for seq in claims if seq in finished]
             await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
             self._forms["settle plain"] += len(seqs)
-        return finished
+        return FinishedJobs(now, finished)
 
     async def _wake_after(self, rows: Rows, now: Now) -> None:
         """Append wake rows of finished jobs for which others wait, and of gates where they held a permit."""
@@ -478,7 +511,7 @@ _, _CLAIM_PLAIN = sql.numbered(
 )
 _HELD_PARAMETERS: Final = ("seq", "result", "now", "epoch", "token", "lease_now")
 _, _DONE_UNCHANGED = sql.numbered("job_done_unchanged", *_HELD_PARAMETERS, "priority", "event_count", "gated")
-_, _DONE_PLAIN = sql.numbered("job_done_plain", *_HELD_PARAMETERS, "priority", "event_count")
+_, _DONE_PLAIN = sql.numbered("job_done_plain", *_HELD_PARAMETERS, "priority")
 _, _DONE_HELD = sql.numbered("job_done_held_one", *_HELD_PARAMETERS)
 _, _APPEND_DONE = sql.numbered("events_append_done_one", "seq", "at_ms")
 _by_due_time: Final = itemgetter(6, 1)
@@ -498,8 +531,8 @@ class _PlainSelection(NamedTuple):
 
     name: QueryName
     text: str
-    routes: int | str
-    """The number of the only route, or a list of numbers as JSON."""
+    bound: tuple[int | str, str, str]
+    """The first values of the query: the only route, or several as JSON, the scope and the version of the routing."""
     scope: str
     """The text that precedes the priority in the fairness scope."""
     gated: bool
@@ -509,7 +542,7 @@ class _PlainSelection(NamedTuple):
 class _Plans:
     """What plain forms have worked out by one routing, for calls that differ in ids and times only."""
 
-    __slots__ = ("_claims", "inserts", "lone", "routing", "version")
+    __slots__ = ("_claims", "_last_claim", "inserts", "lone", "routing", "version")
 
     def __init__(self, routing: RoutingTable) -> None:
         self.routing = routing
@@ -519,6 +552,7 @@ class _Plans:
         self.inserts: dict[int, narrow_rows.PlainInsert] = {}
         """By the identity of their settings, to which each has a reference."""
         self._claims: dict[tuple[object, ...], _PlainSelection | None] = {}
+        self._last_claim: tuple[tuple[object, ...], bool, _PlainSelection | None] = ((), False, None)
 
     def add_insert(self, new: CheckedJob, completed: CheckedJob) -> narrow_rows.PlainInsert:
         """Return what jobs with the settings of *completed* have in common; *new* is as its caller gave it."""
@@ -531,14 +565,19 @@ class _Plans:
 
     def claim(self, request: ClaimRequest) -> _PlainSelection | None:
         """Return what claims with the options of *request* have in common; None if they have no plain form."""
-        key = (*request[:6], request.limit == 1)
+        key, one_job = request[:6], request.limit == 1
+        last, last_one_job, selection = self._last_claim
+        # The options of a request are cached, so that comparing them takes less time than computing their hash.
+        if key == last and one_job is last_one_job:
+            return selection
         try:
-            return self._claims[key]
+            selection = self._claims[key, one_job]
         except KeyError:
             if len(self._claims) >= _PLANS_MAX:
                 self._claims.clear()
-            selection = self._claims[key] = self._selection(request)
-            return selection
+            selection = self._claims[key, one_job] = self._selection(request)
+        self._last_claim = (key, one_job, selection)
+        return selection
 
     def _selection(self, request: ClaimRequest) -> _PlainSelection | None:
         routing = self.routing
@@ -550,4 +589,5 @@ class _Plans:
         numbers = [route.number for route in routes]
         name, text = _PLAIN_QUERIES[len(routes) == 1, request.limit == 1]
         shown = numbers[0] if len(routes) == 1 else strict_json.compact(numbers)
-        return _PlainSelection(name, text, shown, request.fair_scope_prefix(), routing.is_gated(routes))
+        scope = request.fair_scope_prefix()
+        return _PlainSelection(name, text, (shown, scope, self.version), scope, routing.is_gated(routes))

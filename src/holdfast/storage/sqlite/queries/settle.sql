@@ -79,15 +79,13 @@ returning seq, priority, phase, percent, cancel_requested, event_count,
           dedupe_key is not null or session is not null, awaited, gate;
 
 -- name: job_done_plain
--- As job_done_unchanged, for a job that is in no rare index.
+-- As job_done_unchanged, for a job that is in no rare index and whose only event is this one.
 update holdfast_job
-   set state = {done}, result = :result, event_count = event_count + 1, finished_at_ms = :now, lease_until_ms = null,
-       unacknowledged = 0,
-       extra = nullif(json_remove(extra, '$.outcome', '$.failure_class', '$.failure_reason', '$.failure_message',
-                                  '$.failure_traceback'), '{}')
+   set state = {done}, result = :result, event_count = 1, finished_at_ms = :now, lease_until_ms = null,
+       unacknowledged = 0
  where seq = :seq and state = {running} and epoch = :epoch and lease_token = :token and lease_until_ms > :lease_now
-   and priority = :priority and event_count = :event_count and phase is null and percent is null
-   and cancel_requested = 0 and awaited = 0 and rare_state is null;
+   and priority = :priority and event_count = 0 and phase is null and percent is null
+   and cancel_requested = 0 and awaited = 0 and rare_state is null and extra is null;
 
 -- name: job_done_same
 -- As job_done_each, with the same result for all.
