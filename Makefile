@@ -70,7 +70,7 @@ check: ## Check style, types and the direction of imports (1 minute)
 test-pythons: ## Run the tests on every working CPython from 3.11 up
 	@scripts/test-pythons
 
-bench: ## Compare Holdfast with its peers, on an otherwise idle machine (about 40 minutes)
+bench: ## Compare Holdfast with its peers, on an otherwise idle machine (about 25 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
 	@bench/node/install
 	@bench/postgres/prepare

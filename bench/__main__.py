@@ -75,7 +75,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--engine", choices=tuple(ENGINES), default="all", help="the engines to measure (default all)"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="measurements per candidate (default 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements per candidate (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size (default 1)")
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
     parser.add_argument("--candidate", action="append", help="one candidate by name; repeatable")

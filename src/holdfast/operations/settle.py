@@ -1,6 +1,6 @@
 """Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ from holdfast.domain import clock, errors, limits, transitions
 from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
 from holdfast.domain.job import Job, JobRow, columns_of, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
+from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, gates, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
@@ -147,10 +148,7 @@ def _accept_one(
     if row is None or row[-1]:
         return None
     tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
-    ended = tx.rollups.ended
-    ended.append(columns_of(claim.job).done_at(finished.at.wall_ms))
-    if len(ended) > tx.rollups.LONG:
-        tx.rollups.fold()
+    _count(tx, (columns_of(claim.job).done_at(finished.at.wall_ms),))
     return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
 
 
@@ -164,7 +162,8 @@ async def accept_finished(
     now = finished.at
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
-    topics, job_topic = tx.topics, notifications.JOB_TOPIC
+    topics, job_topic, now_ms = tx.topics, notifications.JOB_TOPIC, now.wall_ms
+    ended = []
     last: tuple[Any, ...] = ()
     current, is_linked = last, False
     make_job: partial[Job] | None = None
@@ -182,17 +181,18 @@ async def accept_finished(
         else:
             topics.add(job_topic + fence_of(claim).job_id)
         done[index] = accepted(claim, make_job)
-    _count(tx, [outcomes[index][0] for index in done], now.wall_ms)
+        ended.append(columns_of(claim.job).done_at(now_ms))
+    _count(tx, ended)
     if linked:
         await finish_transitions(tx, None, linked, now)
     return done
 
 
-def _count(tx: StoreTransaction, claims: Iterable[Claim], now_ms: int) -> None:
+def _count(tx: StoreTransaction, ended: Sequence[Ended]) -> None:
     """Count jobs that a plain form has finished."""
-    ended = tx.rollups.ended
-    ended += [columns_of(claim.job).done_at(now_ms) for claim in claims]
-    if len(ended) > tx.rollups.LONG:
+    counted = tx.rollups.ended
+    counted += ended
+    if len(counted) > tx.rollups.LONG:
         tx.rollups.fold()
 
 

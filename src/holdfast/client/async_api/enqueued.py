@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
+@dataclass(slots=True, repr=False, match_args=False, unsafe_hash=True)
 class AsyncEnqueuedData:
     """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
 
-    _queue: AsyncJobMethods = field(repr=False, compare=False)
-    job: Job
-    """The job as it was stored, or the job that the call found."""
-    created: bool
-    """Whether the call created the job; false if it found a duplicate."""
+    _queue: AsyncJobMethods = field(compare=False)
+    _job: Job
+    _created: bool
 
 
 class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
@@ -39,10 +38,23 @@ class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
 
         def __init__(self) -> None: ...
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(job={self._job!r}, created={self._created!r})"
+
+    @property
+    def job(self) -> Job:
+        """The job as it was stored, or the job that the call found."""
+        return self._job
+
+    @property
+    def created(self) -> bool:
+        """Whether the call created the job; false if it found a duplicate."""
+        return self._created
+
     @property
     def id(self) -> str:
         """The job's id."""
-        return self.job.id
+        return self._job.id
 
     async def result(self, *, timeout: Duration) -> R_co:  # noqa: ASYNC109
         """Wait until the job has finished and return its result.
@@ -52,7 +64,7 @@ class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
         seconds, `InvalidInput` if the result does not match the annotation, and `Conflict` if the job was enqueued in
         a transaction that has not committed: no worker sees the job before that.
         """
-        job = await self._queue._wait_committed(self.job.id, timeout)
+        job = await self._queue._wait_committed(self._job.id, timeout)
         if job.state != "done":
             raise errors.JobFailed(job)
         return cast(R_co, self._queue._state.tasks.decode_result(job))

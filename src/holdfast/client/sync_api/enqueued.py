@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
+@dataclass(slots=True, repr=False, match_args=False, unsafe_hash=True)
 class EnqueuedData:
     """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
 
-    _queue: JobMethods = field(repr=False, compare=False)
-    job: Job
-    """The job as it was stored, or the job that the call found."""
-    created: bool
-    """Whether the call created the job; false if it found a duplicate."""
+    _queue: JobMethods = field(compare=False)
+    _job: Job
+    _created: bool
 
 
 class Enqueued(EnqueuedData, Generic[R_co]):
@@ -40,10 +39,23 @@ class Enqueued(EnqueuedData, Generic[R_co]):
 
         def __init__(self) -> None: ...
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(job={self._job!r}, created={self._created!r})"
+
+    @property
+    def job(self) -> Job:
+        """The job as it was stored, or the job that the call found."""
+        return self._job
+
+    @property
+    def created(self) -> bool:
+        """Whether the call created the job; false if it found a duplicate."""
+        return self._created
+
     @property
     def id(self) -> str:
         """The job's id."""
-        return self.job.id
+        return self._job.id
 
     def result(self, *, timeout: Duration) -> R_co:
         """Wait until the job has finished and return its result.
@@ -53,7 +65,7 @@ class Enqueued(EnqueuedData, Generic[R_co]):
         seconds, `InvalidInput` if the result does not match the annotation, and `Conflict` if the job was enqueued in
         a transaction that has not committed: no worker sees the job before that.
         """
-        job = self._queue._wait_committed(self.job.id, timeout)
+        job = self._queue._wait_committed(self._job.id, timeout)
         if job.state != "done":
             raise errors.JobFailed(job)
         return cast(R_co, self._queue._state.tasks.decode_result(job))

@@ -40,6 +40,8 @@ _forking = threading.Lock()
 _this_thread = threading.local()
 _suspended: list[tuple[Suspendable, bool]] = []
 _unusable: set[str] = set()
+process = os.getpid()
+"""The id of this process, kept because every write compares it: a system call would slow down what follows it."""
 
 
 def suspend_at_fork(store: Suspendable) -> None:
@@ -74,6 +76,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global process  # noqa: PLW0603
+    process = os.getpid()
     for store, suspended in _suspended:
         if not suspended:
             _unusable.add(store.path)

@@ -299,11 +299,16 @@ def fair_key_in(row: Row) -> str:
     return row[3] if row[PACKED] is None else seldom(row).fair_key
 
 
-def claim_of(claimed: PlainClaim, row: Row, index: int) -> Claim:
-    """Return the claim of a job, which is the one with this index among the jobs of a plain claim."""
-    request = claimed.request
-    fence = tuple.__new__(JobFence, (row[1], row[2], row[7] + 1, request.lease_token))
-    return held_under(fence, job_of(ClaimedRow(claimed, row, index)), request.lease_ms)
+def claims_of(claimed: PlainClaim, rows: Sequence[Row]) -> list[Claim]:
+    """Return the claims of the jobs of a plain claim, in order."""
+    request, new = claimed.request, tuple.__new__
+    token, lease_ms = request.lease_token, request.lease_ms
+    return [
+        held_under(
+            new(JobFence, (row[1], row[2], row[7] + 1, token)), job_of(ClaimedRow(claimed, row, index)), lease_ms
+        )
+        for index, row in enumerate(rows)
+    ]
 
 
 class ClaimedRow(LazyRow):
@@ -343,11 +348,11 @@ class ClaimedRow(LazyRow):
 
     def done_at(self, now_ms: int) -> Ended:
         """Return what is counted of the job if it is done."""
-        row, (routing, _, now, known) = self._row, self._claim
-        due_at_ms, route = row[6], row[8]
+        row, claim = self._row, self._claim
+        due_at_ms, route, known = row[6], row[8], claim.ended
         if known is not None and (alike := known.get((route, due_at_ms, now_ms))) is not None:
             return alike
-        key, started_ms = routing.by_number[route].key, now.wall_ms
+        key, started_ms = claim.routing.by_number[route].key, claim.now.wall_ms
         ended = tuple.__new__(Ended, (key[0], key[1], "done", started_ms - due_at_ms, now_ms - started_ms))
         if known is not None:
             known[route, due_at_ms, now_ms] = ended

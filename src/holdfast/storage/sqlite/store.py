@@ -108,7 +108,7 @@ class SqliteStore:
 
     def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in one transaction and return its result once that has committed."""
-        if self._closed_in_memory or os.getpid() != self._process:
+        if self._closed_in_memory or fork_safety.process != self._process:
             self._check_process()
         return self._writer.run(operation)
 

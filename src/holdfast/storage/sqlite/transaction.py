@@ -206,7 +206,7 @@ class SqliteTransaction(SqlTransaction):
         last_fair_key, fair_key = row[0], row[3] if packed is None else narrow_rows.fair_key_in(row)
         if fair_key != last_fair_key:
             await self.set_last_fair_key(f"{plan.scope}{row[4]}", fair_key, now, first=last_fair_key is None)
-        claims = [narrow_rows.claim_of(claimed, row, 0)]
+        claims = narrow_rows.claims_of(claimed, (row,))
         return tuple.__new__(ClaimedJobs, (plans.routing, claims, None, None, ""))
 
     async def _claim_some(
@@ -238,7 +238,7 @@ class SqliteTransaction(SqlTransaction):
             await self._lease_many(claimed, rows, counting)
         else:
             await self._lease_many(claimed, rows)
-        claims = [narrow_rows.claim_of(claimed, row, index) for index, row in enumerate(rows)]
+        claims = narrow_rows.claims_of(claimed, rows)
         self._forms["claim plain"] += 1
         row = rows[-1]
         last_fair_key, fair_key, scope = row[0], narrow_rows.fair_key_in(row), f"{plan.scope}{row[4]}"
