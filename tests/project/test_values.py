@@ -15,7 +15,7 @@ from holdfast import Job, NewJob
 from holdfast.domain import strict_json
 from holdfast.domain.job import JobRow, job_of
 from holdfast.domain.new_job import check_job, new_job
-from holdfast.types import Now
+from holdfast.types import AsyncEnqueued, Enqueued, Now
 from tests.project.sources import assert_none
 
 COLLECTIONS = {"EventPage", "JobPage", "OutputPage", "SessionPage", "TaskRegistry"}
@@ -45,8 +45,9 @@ def test_only_collections_can_be_iterated_and_nothing_can_be_ordered() -> None:
 
 
 def test_dataclasses_are_frozen_and_slotted_and_have_no_field_in_milliseconds() -> None:
-    # The attributes of a job are properties, which the next test examines.
-    values = {name: value for name, value in CLASSES.items() if is_dataclass(value) and value is not Job}
+    # The attributes of these are properties, which the next tests examine.
+    with_properties = (Job, Enqueued, AsyncEnqueued)
+    values = {name: value for name, value in CLASSES.items() if is_dataclass(value) and value not in with_properties}
     assert len(values) > 30
     assert_none(
         name
@@ -61,6 +62,14 @@ def test_dataclasses_are_frozen_and_slotted_and_have_no_field_in_milliseconds() 
         for field in fields(value)
         if field.name.endswith(("_ms", "_json")) and field.name not in lengths
     )
+
+
+@pytest.mark.parametrize("enqueued", [Enqueued, AsyncEnqueued])
+def test_an_enqueued_job_has_documented_read_only_attributes(enqueued: type[object]) -> None:
+    attributes = {name: value for name, value in vars(enqueued).items() if not name.startswith("_")}
+    assert {name for name, value in attributes.items() if isinstance(value, property)} == {"id", "job", "created"}
+    assert_none(name for name, value in attributes.items() if not value.__doc__)
+    assert "__slots__" in vars(enqueued)
 
 
 def test_a_job_has_documented_read_only_attributes_and_nothing_else() -> None:

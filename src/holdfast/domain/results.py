@@ -16,8 +16,7 @@ CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
 COUNT_BY: Final[tuple[CountBy, ...]] = ("state", "kind", "lane", "tenant", "failure_class")
 
 
-# Not frozen: the constructor of a frozen dataclass takes four times as long, and it is called for every new job.
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StoredJob:
     """The job that an enqueue stored or found, and whether it is new."""
 
