@@ -59,14 +59,15 @@ def main(arguments: list[str] | None = None) -> list[Results]:
     runs = []
     for engine in ENGINES[options.engine]:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as folder:
-            runs.append(_timed(measures[engine], options, Path(folder).resolve(), console))
-    for results in runs:
+            results = _timed(measures[engine], options, Path(folder).resolve(), console)
+        runs.append(results)
         show(results, console)
-    if options.json is not None:
-        store(runs, options.json)
-    for results in runs if options.docs else []:
-        draw_all(results, ROOT / "docs" / "images")
-        write_page(results, ROOT / "docs" / "performance.md")
+        # After each engine: if the next one fails, these results are not lost.
+        if options.json is not None:
+            store(runs, options.json)
+        if options.docs:
+            draw_all(results, ROOT / "docs" / "images")
+            write_page(results, ROOT / "docs" / "performance.md")
     return runs
 
 
