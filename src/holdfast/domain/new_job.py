@@ -160,6 +160,7 @@ class CheckedJob(NamedTuple):
 
 # The fields of a job without options after the payload.
 _NO_OPTIONS: Final = CheckedJob("", None, "", None, None, given=())[3:]  # type: ignore[arg-type]
+_NOTHING_RARE: Final = (None,) * 7
 DedupeKey: TypeAlias = tuple[str, str, str]
 """Tenant, kind (empty if the key is unique within the tenant), and key."""
 
@@ -205,7 +206,7 @@ def check_new(kind: str, payload: Json, fresh_id: str) -> CheckedJob:
     """Return a job without options as `check_job` does, in half the time."""
     if kind == SYSTEM_KIND:
         return _check(kind, payload, {}, fresh_id, DEFAULT_NAME, NewJob)
-    settings = _cached_settings(kind, DEFAULT_NAME, False)  # noqa: FBT003
+    settings = _settings_of_kind(kind)
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     return tuple.__new__(CheckedJob, (fresh_id, settings, payload_json) + _NO_OPTIONS)  # noqa: RUF005  # takes less time
 
@@ -320,6 +321,9 @@ def _cached_settings(kind: Any, tenant: str, keyed: bool, *flat: Any) -> JobSett
     count = len(flat) // 2
     options: Any = dict(zip(flat[:count], flat[count:], strict=True))
     return _check_settings(kind, tenant, options, keyed=keyed)
+
+
+_settings_of_kind = lru_cache(_SETTINGS_CACHED)(lambda kind: _cached_settings(kind, DEFAULT_NAME, False))  # noqa: FBT003
 
 
 def _check_settings(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
@@ -476,8 +480,7 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
 
 def uuid7(now_ms: int, bits: int) -> str:
     """Return a UUIDv7 of 74 random bits: its first 48 bits are the time, so new ids go to the end of an index."""
-    number = now_ms << 80 | 7 << 76 | bits >> 62 << 64 | 1 << 63 | bits & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{number:032x}"  # one conversion and slices take half the time of five conversions
+    text = f"{now_ms << 80 | 7 << 76 | bits >> 62 << 64 | 1 << 63 | bits & 0x3FFF_FFFF_FFFF_FFFF:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
@@ -485,11 +488,8 @@ def is_plain(new: CheckedJob) -> bool:
     """Return whether *new* cannot be a duplicate, depends on none, and has no parent, artifacts or URL."""
     if new[3:] == _NO_OPTIONS:
         return not new.settings.record_all
-    if new.digest is not None or new.dedupe_key is not None or new.entry is not None or new.webhook_url is not None:
-        return False
-    if new.dependencies is not None or new.for_limits is not None or new.on_end is not None:
-        return False
-    return new.lineage[0] is None and not new.artifacts and not new.settings.record_all
+    rare = (new.digest, new.dedupe_key, new.entry, new.webhook_url, new.dependencies, new.for_limits, new.on_end)
+    return rare == _NOTHING_RARE and new.lineage[0] is None and not new.artifacts and not new.settings.record_all
 
 
 def plain_job(new: CheckedJob, routing: RoutingTable) -> tuple[CheckedJob, Route] | None:
