@@ -63,6 +63,12 @@ class TestFreshIds:
     def test_an_id_not_chosen_is_a_uuid_of_version_7(self, queue: Queue) -> None:
         assert uuid.UUID(queue.enqueue("work").id).version == 7
 
+    def test_the_ids_of_many_jobs_are_such_uuids_too(self, queue: Queue) -> None:
+        ids = [job.id for job in queue.enqueue_many([{"kind": "work", "payload": number} for number in range(100)])]
+        assert {(uuid.UUID(job_id).version, uuid.UUID(job_id).variant) for job_id in ids} == {(7, uuid.RFC_4122)}
+        assert all(str(uuid.UUID(job_id)) == job_id for job_id in ids)
+        assert len(set(ids)) == 100
+
     def test_equal_requests_without_an_id_are_different_jobs(self, queue: Queue) -> None:
         enqueued = queue.enqueue_many([NewJob("work", 1)] * 200)
         assert len({answer.id for answer in enqueued}) == 200

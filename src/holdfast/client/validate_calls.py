@@ -29,10 +29,14 @@ def jobs(values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None
     """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
     checked_jobs: list[new_job.CheckedJob] = []
+    fresh_ids = ids.job_ids(len(values))
     chars = 0
     for index, new in enumerate(values):
         try:
-            checked = new_job.check_job(tasks.complete(new), fresh_id=ids.job_id())
+            if type(new) is dict and len(new) == 2 and _is_bare(new, tasks):
+                checked = new_job.check_new(new["kind"], new["payload"], fresh_ids[index])
+            else:
+                checked = new_job.check_job(tasks.complete(new), fresh_id=fresh_ids[index])
         except errors.InvalidInput as error:
             raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         checked_jobs.append(checked)
@@ -43,6 +47,11 @@ def jobs(values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
         _refuse_large_payloads(checked_jobs)
     return checked_jobs if parent is None else children_of(parent, checked_jobs)
+
+
+def _is_bare(new: Mapping[str, Any], tasks: TaskTable) -> bool:
+    """Return whether a job has a kind without a task and a payload, and nothing else, as many jobs of a call do."""
+    return "payload" in new and type(kind := new.get("kind")) is str and kind not in tasks.by_kind
 
 
 def _refuse_large_payloads(checked_jobs: Sequence[new_job.CheckedJob]) -> None:

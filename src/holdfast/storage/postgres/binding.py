@@ -44,11 +44,12 @@ def array(values: Collection[Any]) -> str:
     first = next(iter(values), None)
     if type(first) is int and None not in values:
         return "{" + ",".join(map(str, values)) + "}"
-    if type(first) is str and '"' not in first and None not in values:
-        # Most names and ids need no escapes. No value has a NUL, which the server refuses; if one has, it is refused.
+    if type(first) is str and None not in values:
+        # All values are escaped at once. None has a NUL, which the server refuses; if one has, it is refused.
         joined = "\0".join(values)
-        if '"' not in joined and "\\" not in joined and joined.count("\0") == len(values) - 1:
-            return '{"' + joined.replace("\0", '","') + '"}'
+        if joined.count("\0") == len(values) - 1:
+            escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
+            return '{"' + escaped.replace("\0", '","') + '"}'
     return "{" + ",".join(map(_element, values)) + "}"
 
 
