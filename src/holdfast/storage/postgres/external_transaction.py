@@ -156,8 +156,10 @@ def join(
     if status != TransactionStatus.INTRANS and not begins_by_itself:
         raise errors.InvalidInput("connection", "has no open transaction; begin one")
     if isinstance(connection, psycopg.Connection):
-        return PostgresSyncExternalTransaction(state, SyncIO(connection), settings, notifier, own=False)
-    return PostgresAsyncExternalTransaction(state, AsyncIO(connection), settings, notifier, own=False)
+        return PostgresSyncExternalTransaction(
+            state, SyncIO(connection, of_caller=True), settings, notifier, own=False
+        )
+    return PostgresAsyncExternalTransaction(state, AsyncIO(connection, of_caller=True), settings, notifier, own=False)
 
 
 # What may contain a colon, a question mark or a percent sign and is not a parameter. An unclosed literal or comment

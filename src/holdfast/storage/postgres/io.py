@@ -95,10 +95,11 @@ class ServerIO(Protocol):
 
 
 class SyncIO:
-    """Sends over a sync connection; never suspends."""
+    """Sends over a sync connection; never suspends. It is in autocommit mode unless it is the caller's."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], *, of_caller: bool = False) -> None:
         self.connection: Any = connection
+        self._of_caller = of_caller
 
     @cached_property
     def _cursor(self) -> psycopg.Cursor[Row]:
@@ -106,6 +107,16 @@ class SyncIO:
 
     async def message(self, text: str) -> Rows:
         """Send several statements without values in one message."""
+        if not self._of_caller:
+            results: list[PGresult] = []
+            try:
+                self.connection.wait(_exchange(self.connection.pgconn, text, "", results))
+            except psycopg.Error:
+                raise
+            except BaseException:
+                self._end_exchange()
+                raise
+            return _rows_of_all(results)
         cursor = self._cursor
         cursor.execute(text.encode(), prepare=False)
         rows = cursor.fetchall() if _has_rows(cursor) else []
@@ -127,11 +138,11 @@ class SyncIO:
         try:
             self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
         except psycopg.Error as error:
-            return _committed(self.connection, results, error)
+            return _committed(results, error)
         except BaseException:
             self._end_exchange()
             raise
-        return _committed(self.connection, results)
+        return _committed(results)
 
     async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run whole transactions in one round trip."""
@@ -141,8 +152,8 @@ class SyncIO:
         except BaseException as error:  # the driver reads all replies before it raises an interrupt of its wait
             if not isinstance(error, psycopg.Error):
                 self._end_exchange()
-            return _ran_alone(self.connection, replies, error)
-        return _ran_alone(self.connection, replies)
+            return _ran_alone(replies, error)
+        return _ran_alone(replies)
 
     def _end_exchange(self) -> None:
         """Wait until the server has ended the transactions of an interrupted exchange.
@@ -160,7 +171,7 @@ class SyncIO:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
         self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
-        return _replied(self.connection, replies[0])
+        return _replied(replies[0])
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -168,10 +179,11 @@ class SyncIO:
 
 
 class AsyncIO:
-    """Sends over an async connection."""
+    """Sends over an async connection, which is in autocommit mode unless it is the caller's."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, of_caller: bool = False) -> None:
         self.connection: Any = connection
+        self._of_caller = of_caller
 
     @cached_property
     def _cursor(self) -> psycopg.AsyncCursor[Row]:
@@ -179,6 +191,10 @@ class AsyncIO:
 
     async def message(self, text: str) -> Rows:
         """Send several statements without values in one message."""
+        if not self._of_caller:
+            results: list[PGresult] = []
+            await self.connection.wait(_exchange(self.connection.pgconn, text, "", results))
+            return _rows_of_all(results)
         cursor = self._cursor
         await cursor.execute(text.encode(), prepare=False)
         rows = await cursor.fetchall() if _has_rows(cursor) else []
@@ -200,8 +216,8 @@ class AsyncIO:
         try:
             await self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
         except psycopg.Error as error:
-            return _committed(self.connection, results, error)
-        return _committed(self.connection, results)
+            return _committed(results, error)
+        return _committed(results)
 
     async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run whole transactions in one round trip."""
@@ -209,14 +225,14 @@ class AsyncIO:
         try:
             await self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
         except BaseException as error:  # the driver reads all replies before it raises an interrupt
-            return _ran_alone(self.connection, replies, error)
-        return _ran_alone(self.connection, replies)
+            return _ran_alone(replies, error)
+        return _ran_alone(replies)
 
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
         await self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
-        return _replied(self.connection, replies[0])
+        return _replied(replies[0])
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -236,11 +252,11 @@ def _exchange(connection: PGconn, text: str, after: str, results: list[PGresult]
         results.append(result)
 
 
-def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | None = None) -> Rows:
+def _committed(results: list[PGresult], lost: psycopg.Error | None = None) -> Rows:
     """Return the rows of a commit, or raise the error that occurred before or after it."""
     refused = [result for result in results if result.status == ExecStatus.FATAL_ERROR]
     error = error_from_result(refused[0], encoding="utf-8") if refused else lost
-    rows = [row for result in results for row in _rows_of(connection, result)]
+    rows = [row for result in results for row in _rows_of(result)]
     if error is None:
         return rows
     if any(result.command_status == b"COMMIT" for result in results):
@@ -248,10 +264,17 @@ def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | N
     raise error
 
 
-def _rows_of(connection: Any, result: PGresult) -> Rows:
+def _rows_of_all(results: Sequence[PGresult]) -> Rows:
+    if (refused := _error_of(results)) is not None:
+        raise refused
+    return [row for result in results for row in _rows_of(result)]
+
+
+def _rows_of(result: PGresult) -> Rows:
     if result.status != _ROWS:
         return []
-    reader = Transformer(connection)
+    # Without the connection: an interrupt while it is asked for its adapters would crash the driver's compiled code.
+    reader = Transformer()
     reader.set_pgresult(result)
     return reader.load_rows(0, result.ntuples, tuple)
 
@@ -341,26 +364,21 @@ def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
     return None
 
 
-def _replied(connection: Any, results: Sequence[PGresult]) -> list[Rows]:
+def _replied(results: Sequence[PGresult]) -> list[Rows]:
     """Return the rows of each statement, or one row with the number of rows that it changed, or raise its error."""
     if (refused := _error_of(results)) is not None:
         raise refused
-    return [
-        _rows_of(connection, result) if result.status == _ROWS else [(result.command_tuples or 0,)]
-        for result in results
-    ]
+    return [_rows_of(result) if result.status == _ROWS else [(result.command_tuples or 0,)] for result in results]
 
 
-def _ran_alone(
-    connection: Any, replies: Sequence[Sequence[PGresult]], lost: BaseException | None = None
-) -> list[Rows]:
+def _ran_alone(replies: Sequence[Sequence[PGresult]], lost: BaseException | None = None) -> list[Rows]:
     """Return the rows of each statement of the first transaction, or raise the error before or after its commit."""
     if not replies:
         raise lost or psycopg.OperationalError("the server has sent no reply")
     if (refused := _error_of(replies[0])) is not None:
         # An interrupt cancels the statement.
         raise refused if lost is None or isinstance(lost, psycopg.Error) else lost
-    rows = [_rows_of(connection, result) for result in replies[0] if result.status == _ROWS]
+    rows = [_rows_of(result) for result in replies[0] if result.status == _ROWS]
     failed = lost or (_error_of(replies[1]) if len(replies) > 1 else None)
     if failed is None:
         return rows
