@@ -1,4 +1,4 @@
-"""Bar charts as SVG: a title, and one bar with its value per row."""
+"""Charts as SVG: one bar with its value per row, or lines in panels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from bench.results import Results
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 800, 340, 90, 46, 26, 18
 _OURS, _THEIRS, _BASELINE = "#0b6e8a", "#9fb3bd", "#dfe6ea"
+_PANEL = 190
+_COLORS = ("#0b6e8a", "#c2571a", "#5a7d2a", "#7a4b9c")
 
 
 class Bar(NamedTuple):
@@ -145,3 +147,45 @@ def _claim_cost(results: Results) -> str | None:
         for cost in results.costs
     ]
     return draw(f"A claim at {most:,} ready jobs, against {least:,}", bars)
+
+
+class Line(NamedTuple):
+    """One line of a panel: its name, and its points."""
+
+    label: str
+    points: list[tuple[float, float]]
+
+
+def draw_lines(title: str, panels: dict[str, list[Line]]) -> str:
+    """Return one panel for each name, with lines from zero to the highest of their values, as SVG."""
+    height = _TOP + _PANEL * len(panels)
+    drawn = "\n".join(_panel(index, name, lines) for index, (name, lines) in enumerate(panels.items()))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img"'
+        f' font-family="Helvetica, Arial, sans-serif" font-size="13">\n<title>{escape(title)}</title>\n'
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        f'<text x="12" y="26" font-size="15" font-weight="bold" fill="#1d2b31">{escape(title)}</text>\n'
+        f"{drawn}\n</svg>\n"
+    )
+
+
+def _panel(index: int, name: str, lines: list[Line]) -> str:
+    top, bottom, left, right = _TOP + index * _PANEL, _TOP + (index + 1) * _PANEL - 30, 70, _WIDTH - 220
+    points = [point for line in lines for point in line.points]
+    most_x, most_y = (max((point[axis] for point in points), default=0.0) or 1.0 for axis in (0, 1))
+    parts = [
+        f'<text x="{left}" y="{top + 12}" fill="#1d2b31">{escape(name)}</text>',
+        f'<path d="M{left},{top + 18}V{bottom}H{right}" fill="none" stroke="#1d2b31"/>',
+        f'<text x="{left - 6}" y="{top + 28}" text-anchor="end" fill="#1d2b31">{most_y:,.0f}</text>',
+        f'<text x="{right}" y="{bottom + 16}" text-anchor="end" fill="#1d2b31">{most_x:,.0f} jobs</text>',
+    ]
+    for number, line in enumerate(lines):
+        color = _COLORS[number % len(_COLORS)]
+        places = [
+            f"{left + x / most_x * (right - left):.1f},{bottom - y / most_y * (bottom - top - 24):.1f}"
+            for x, y in line.points
+        ]
+        parts.append(f'<polyline points="{" ".join(places)}" fill="none" stroke="{color}" stroke-width="2"/>')
+        label = f'<text x="{right + 12}" y="{top + 30 + 18 * number}" fill="{color}">{escape(line.label)}</text>'
+        parts.append(label)
+    return "".join(parts)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
+from bench import charts
 from bench.candidates import CandidateFailedError
 from bench.postgres.server import Arena
 
@@ -200,6 +201,23 @@ def show(figures: Sequence[LoadFigures], console: Console) -> None:
         console.print(f"{free.load.tenants} tenants: p99 {factor:.1f}x under an open transaction (target 3x, {met})")
 
 
+def plot(figures: Sequence[LoadFigures]) -> str:
+    """Return the sizes over the jobs of each run as SVG."""
+    sizes: dict[str, Callable[[Sample], float]] = {
+        "tables, MB": lambda sample: sum(sample.table_bytes.values()) / 1e6,
+        "write-ahead log, MB": lambda sample: sample.wal_bytes / 1e6,
+        "memory of the claiming process, MB": lambda sample: sample.memory_bytes / 1e6,
+    }
+    panels: dict[str, list[charts.Line]] = {name: [] for name in sizes}
+    for one in figures:
+        label = f"{one.load.tenants} tenants" + ", open transaction" * one.load.pinned
+        for name, size in sizes.items():
+            start = size(one.samples[0]) if name.startswith("write") else 0.0
+            points = [(float(sample.jobs), size(sample) - start) for sample in one.samples]
+            panels[name].append(charts.Line(label, points))
+    return charts.draw_lines(f"{figures[0].load.rate:,} jobs a second", panels)
+
+
 def main(arguments: list[str] | None = None) -> list[LoadFigures]:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.postgres.load", description="Measure a steady load.")
@@ -207,6 +225,7 @@ def main(arguments: list[str] | None = None) -> list[LoadFigures]:
     parser.add_argument("--minutes", type=float, default=20.0, help="length of each run (default 20)")
     parser.add_argument("--tenants", type=int, action="append", help="how many tenants; repeatable (default 1, 100)")
     parser.add_argument("--json", type=Path, help="file for the results as JSON")
+    parser.add_argument("--plot", type=Path, help="file for a plot of the sizes as SVG")
     parser.add_argument("--claim", help=argparse.SUPPRESS)
     parser.add_argument("--after", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -219,6 +238,8 @@ def main(arguments: list[str] | None = None) -> list[LoadFigures]:
             for pinned in (False, True):
                 figures.append(measure(arena, Load(options.rate, options.minutes * 60, tenants, pinned)))
                 show(figures, Console())
+    if options.plot is not None:
+        options.plot.write_text(plot(figures), encoding="utf-8")
     if options.json is not None:
         options.json.write_text(json.dumps([one._asdict() for one in figures], indent=1), encoding="utf-8")
     return figures
