@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import psycopg
@@ -9,7 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.storage.postgres.scan_positions import DueWatermarks, ScanPositions
+from holdfast.storage.postgres import scan_positions
+from holdfast.storage.postgres.scan_positions import DueWatermarks, ReadyFloors, ScanPositions
 from tests.support.clock import ManualClock
 from tests.support.index_reads import entries_read, wait_for_ends
 from tests.support.job_states import claimed
@@ -217,7 +221,8 @@ def test_a_claim_that_comes_up_short_does_not_walk_through_what_was_claimed(
             queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
     clock.advance(10)
     counts = []
-    for claims in (4, 5):
+    # The first ones until it has seen that all transactions before one of them have ended.
+    for claims in (6, 7):
         wait_for_ends(url)
         before = entries_read(url, schema, READY)
         with holdfast.connect(url, schema=schema, clock=clock) as client:
@@ -234,7 +239,7 @@ def with_floor(url: str, schema: str) -> Iterator[tuple[holdfast.Queue, ManualCl
     """A client that knows before which time its route has no jobs, and its clock."""
     clock = ManualClock()
     with holdfast.connect(url, schema=schema, clock=clock) as client:
-        for _ in range(4):
+        for _ in range(6):
             _claim_short(client, clock)
         yield client, clock
 
@@ -276,3 +281,193 @@ def test_a_released_job_that_was_due_long_ago_is_found(
     with holdfast.connect(url, schema=schema, clock=clock) as other:
         other.settle(held, holdfast.Released())
     assert held.job.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]
+
+
+# --- many tenants, priorities and kinds ----------------------------------------------------------------------------
+
+TENANTS = [f"tenant{number:03}" for number in range(100)]
+BY_NUMBER = (*READY, "open_job_pkey", "open_job_again")
+
+
+def _enqueue_for_all(client: holdfast.Queue) -> None:
+    client.enqueue_many(
+        [
+            {"kind": f"mail{number % 3}", "tenant": tenant, "priority": number % 2}
+            for number, tenant in enumerate(TENANTS)
+        ]
+    )
+
+
+@pytest.fixture(params=["with floors", "without"])
+def uses_floors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether claims start at floors."""
+    # Look each time at the transactions that are open for long.
+    monkeypatch.setattr(scan_positions, "_EXAMINE_SECONDS", 0.0)
+    if request.param == "without":
+        monkeypatch.setattr(ReadyFloors, "raise_to", lambda *_args, **_options: None)
+    return bool(request.param == "with floors")
+
+
+def test_a_claim_that_keeps_up_does_not_walk_through_what_was_claimed_of_many_tenants(
+    held_open: None, uses_floors: bool, url: str, schema: str
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        for _ in range(20):
+            _enqueue_for_all(queue)
+        while claims := queue.claim_many(limit=500):
+            queue.settle_many([(claim, Done()) for claim in claims])
+    counts = []
+    for rounds in (3, 12):
+        clock.advance(10)
+        wait_for_ends(url)
+        before = entries_read(url, schema, BY_NUMBER)
+        with holdfast.connect(url, schema=schema, clock=clock) as client:
+            for _ in range(rounds):
+                _enqueue_for_all(client)
+                clock.advance(10)
+                assert sum(len(client.claim_many(limit=60, lease=3600)) for _ in range(3)) == len(TENANTS)
+        wait_for_ends(url)
+        counts.append(entries_read(url, schema, BY_NUMBER) - before)
+    assert counts[0] > 3_000, "a new client reads everything once"
+    # With floors, each further round reads what is new; the start reads what the rounds before have left.
+    assert (counts[1] < 2 * counts[0]) is uses_floors
+
+
+def test_jobs_of_many_tenants_are_claimed_in_the_same_order_from_a_floor(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, clock = with_floor
+    options = [
+        {"kind": "mail", "tenant": tenant, "priority": priority, "payload": number}
+        for number in range(3)
+        for tenant, priority in (("b", 0), ("a", 0), ("c", 1), ("a", 1))
+    ]
+    orders = []
+    for queue in (client, holdfast.connect(url, schema=schema, clock=clock)):
+        queue.enqueue_many(options)
+        taken = [claim.job for limit in (5, 5, 5) for claim in queue.claim_many(limit=limit)]
+        orders.append([(job.priority, job.tenant, job.payload) for job in taken])
+        assert queue.claim() is None
+    queue.close()
+    assert len(orders[0]) == len(options)
+    assert orders[0] == orders[1]
+
+
+def test_jobs_whose_numbers_were_drawn_before_the_floor_are_found_when_they_commit(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, clock = with_floor
+    with holdfast.connect(url, schema=schema, clock=clock) as other, other.transaction() as late:
+        made = [late.enqueue("mail", tenant=tenant, priority=priority).id for tenant in "ab" for priority in (0, -1)]
+        for _ in range(4):
+            client.enqueue("mail", tenant="c")
+            clock.advance(10)
+            assert len(client.claim_many(limit=BATCH, lease=3600)) == 1
+    assert {claim.job.id for claim in client.claim_many(limit=BATCH)} == set(made)
+
+
+def test_a_job_of_the_newest_transaction_is_found_when_it_commits(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    """The server's snapshot does not list a transaction that is open and newer than all that have ended."""
+    client, clock = with_floor
+    for wins in (False, True):
+        with holdfast.connect(url, schema=schema, clock=clock) as other, other.transaction() as late:
+            made = late.enqueue("mail", tenant="a")
+            clock.advance(10)
+            for _ in range(4):
+                assert not client.claim_many(limit=BATCH)
+            if wins:
+                _claim_short(client, clock)
+        assert made.id in [claim.job.id for claim in client.claim_many(limit=BATCH, lease=3600)]
+
+
+@pytest.mark.parametrize("way", ["released", "retried", "requeued", "expired", "succeeded"])
+def test_a_job_with_an_old_number_that_becomes_ready_is_found(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock], way: str
+) -> None:
+    client, clock = with_floor
+    made = client.enqueue("mail", dedupe_key="key", tenant="a")
+    held = claimed(client, lease=3600)
+    if way == "succeeded":
+        made = client.enqueue("mail", dedupe_key="key", tenant="a", on_duplicate="run_again")
+    for _ in range(4):
+        client.enqueue("mail", tenant="b")
+        clock.advance(10)
+        assert len(client.claim_many(limit=BATCH, lease=7200)) == 1
+    with holdfast.connect(url, schema=schema, clock=clock) as other:
+        if way == "expired":
+            clock.advance(3600)
+        elif way == "requeued":
+            other.settle(held, holdfast.Failed("no", permanent=True))
+            other.requeue(made.id)
+        else:
+            outcomes: dict[str, holdfast.Outcome] = {
+                "released": holdfast.Released(),
+                "retried": holdfast.Failed("later", retry_after=5),
+            }
+            other.settle(held, outcomes.get(way, Done()))
+            clock.advance(6)
+    assert made.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]
+
+
+def test_a_server_that_has_gone_back_in_time_ends_the_floor(
+    url: str, schema: str, with_floor: tuple[holdfast.Queue, ManualClock]
+) -> None:
+    client, _ = with_floor
+    with psycopg.connect(url, autocommit=True) as hand:
+        hand.execute(f"truncate {schema}.job, {schema}.open_job, {schema}.lease, {schema}.ended".encode())
+        hand.execute(f"select setval('{schema}.job_seq', 1)".encode())
+    made = client.enqueue("mail")
+    assert client.claim() is None, "it is before the floor"
+    assert claimed(client).job.id == made.id
+
+
+@pytest.mark.slow("writers and claimers in several threads")
+def test_no_job_is_overlooked_though_transactions_commit_late_and_in_any_order(url: str, schema: str) -> None:
+    """Writers keep transactions open for a random time; each job must be claimed soon after it was committed."""
+    stopping = threading.Event()
+    committed: list[str] = []
+    taken: list[str] = []
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        with holdfast.connect(url, schema=schema) as queue:
+            for _ in range(25):
+                with queue.transaction() as tx:
+                    made = []
+                    for _ in range(chance.randrange(1, 4)):
+                        tenant, priority = chance.choice(TENANTS), chance.randrange(-1, 2)
+                        delay = chance.choice((0, 0, 0.05))
+                        made.append(tx.enqueue("mail", tenant=tenant, priority=priority, delay=delay).id)
+                        stopping.wait(chance.choice((0.0, 0.0, 0.03)))
+                committed.extend(made)
+
+    def claim(seed: int) -> None:
+        chance = random.Random(seed)
+        with holdfast.connect(url, schema=schema) as queue:
+            while not stopping.is_set():
+                claims = queue.claim_many(limit=chance.choice((1, 5, 50)))
+                back = [claim for claim in claims if chance.random() < 0.1]
+                done = [claim for claim in claims if claim not in back]
+                taken.extend(claim.job.id for claim in done)
+                queue.settle_many([(claim, Done()) for claim in done])
+                queue.settle_many([(claim, holdfast.Released()) for claim in back])
+                if not claims:
+                    stopping.wait(0.002)
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    claimers = [threading.Thread(target=claim, args=(seed,)) for seed in range(2)]
+    for thread in writers + claimers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    # Far less than the minute after which a floor is dropped.
+    patience = time.monotonic() + 25
+    while len(taken) < len(committed) and time.monotonic() < patience:
+        stopping.wait(0.01)
+    stopping.set()
+    for thread in claimers:
+        thread.join()
+    assert sorted(taken) == sorted(committed)

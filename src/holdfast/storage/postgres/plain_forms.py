@@ -5,7 +5,7 @@ common one, they write nothing, and the full form of the operation runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import psycopg
 
@@ -193,10 +193,9 @@ async def claim(tx: PlainTransaction, memory: StoreMemory, request: ClaimRequest
     plan = _plan(memory, request)
     if plan is None:
         return None
-    routing, routes, positions, statements = plan
-    [[guard], rows] = await tx.run_alone(statements)
-    claims = _claims(memory, request, routes, positions, guard, rows)
-    return None if claims is None else ClaimedJobs(routing, claims)
+    [[guard], rows] = await tx.run_alone(plan.statements)
+    claims = _claims(memory, request, plan, guard, rows)
+    return None if claims is None else ClaimedJobs(plan.routing, claims)
 
 
 async def settle_and_claim(
@@ -210,7 +209,7 @@ async def settle_and_claim(
     plan = _plan(memory, request)
     if plan is None or any(map(_is_linked, settlements)):
         return None
-    _, routes, positions, [guarding, claiming] = plan
+    guarding, claiming = plan.statements
     settles = [settling(settlements, started)] if settlements or started else []
     try:
         [[guard], *settled, rows] = await tx.run_alone([guarding, *settles, claiming], job_topics(settlements))
@@ -218,15 +217,22 @@ async def settle_and_claim(
         if error.sqlstate == UNDONE:
             return None
         raise
-    claims = _claims(memory, request, routes, positions, guard, rows)
+    claims = _claims(memory, request, plan, guard, rows)
     return None if claims is None else (finished(*settled or [[]]), claims)
 
 
-_Plan: TypeAlias = tuple[RoutingTable, dict[int, Route], dict[int, ScanPosition], list[Sent]]
+class _ClaimPlan(NamedTuple):
+    """The routing and its routes for a claim, where it starts, and the guard and claim to send."""
+
+    routing: RoutingTable
+    routes: dict[int, Route]
+    positions: dict[int, ScanPosition]
+    floor_seq: int | None
+    statements: list[Sent]
 
 
-def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
-    """Return the routing, its routes for the request, their scan positions, and the guard and claim to send."""
+def _plan(memory: StoreMemory, request: ClaimRequest) -> _ClaimPlan | None:
+    """Return how to claim in one message; None if the full form has to do it."""
     routing = memory.newest
     if routing is None or request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
         return None
@@ -238,15 +244,18 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
     if limits is None:
         return None
     positions = memory.scan_positions.of(routes)
+    floors = memory.ready_floors.start(routes, marked=bool(positions))
+    if floors["floor_seq"] is not None and not memory.ready_floors.is_crowded():
+        # All ready jobs are after the floor, and few.
+        positions = {}
     times = memory.due_watermarks.start_times(thorough=False)
-    wall_floor, lease_floor = memory.ready_floors.due()
     guard = {
         "version": routing.version,
         "worker": request.worker,
         "chosen_token": request.lease_token if request.resent else None,
         "examines": memory.ready_floors.examines(),
-        "wall_low": max(times["wall_low"], wall_floor),
-        "lease_low": max(times["lease_low"], lease_floor),
+        "wall_low": max(times["wall_low"], floors["wall_floor"]),
+        "lease_low": max(times["lease_low"], floors["lease_floor"]),
     }
     claiming = {
         "routes": [route.number for route in routes],
@@ -258,11 +267,11 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _Plan | None:
         "acknowledged": request.acknowledged,
         "scope": request.fair_scope_prefix(),
         **LockedAndPassed([], positions).for_top(routes),
-        **memory.ready_floors.values(routes),
+        **floors,
         **limits,
     }
     sent: list[Sent] = [("plain_guard", guard), ("plain_claim_gated" if gated else "plain_claim", claiming)]
-    return routing, {route.number: route for route in routes}, positions, sent
+    return _ClaimPlan(routing, {route.number: route for route in routes}, positions, floors["floor_seq"], sent)
 
 
 def _limits(routing: RoutingTable, routes: Sequence[Route]) -> dict[str, Any] | None:
@@ -284,36 +293,44 @@ def _limits(routing: RoutingTable, routes: Sequence[Route]) -> dict[str, Any] | 
 def _claims(
     memory: StoreMemory,
     request: ClaimRequest,
-    routes: Mapping[int, Route],
-    positions: Mapping[int, ScanPosition],
+    plan: _ClaimPlan,
     guard: Row,
     rows: Rows,
 ) -> list[Claim] | None:
     """Return the claims, in order; None if the full form has to claim."""
-    refused, wall_ms, lease_ms, *transactions = guard
+    refused, wall_ms, lease_ms, oldest_open, backdated, last_seq = guard
+    *rows, header = rows
     now = Now(wall_ms, lease_ms)
-    seen = OpenTransactions(now, *transactions)
+    seen = OpenTransactions(now, oldest_open, backdated, last_seq, header[_PREDECESSOR])
+    if plan.floor_seq is not None and seen.last_seq < plan.floor_seq - 1:
+        # The server was restored, or has lost commits.
+        memory.ready_floors.clear()
     memory.ready_floors.record(seen)
     if refused in {None, "due"}:
         memory.due_watermarks.record_look(now, thorough=False, found=refused is not None)
-    *rows, header = rows
     *_, state, started_at_ms = header
     if state == "refused":
         return None
     if len(rows) < request.limit:
         memory.due_watermarks.record_look(now, thorough=True, found=False)
         memory.ready_floors.raise_due(seen)
-        _raise_floors(memory, seen, routes, rows, header)
+    if header[_ID] == "all":
+        memory.ready_floors.raise_to(seen, plan.routes, header[_SEQ], header[_DUE], complete=plan.floor_seq is None)
+    elif header[_ID] == "crowded":
+        memory.ready_floors.record_crowd()
     leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)
-    claims = [_claimed(row, routes[row[_ROUTE]], request, leased_at) for row in sorted(rows, key=_by_claim_index)]
+    claims = [
+        _claimed(row, plan.routes[row[_ROUTE]], request, leased_at) for row in sorted(rows, key=_by_claim_index)
+    ]
     only_key = header[_FAIR_KEY]
     if rows and only_key is not None:
-        _move_positions(memory, rows, only_key, seen_all=not positions or len(rows) < request.limit)
+        _move_positions(memory, rows, only_key, seen_all=not plan.positions or len(rows) < request.limit)
     elif not rows:
-        memory.scan_positions.drop(routes.values())
+        memory.scan_positions.drop(plan.routes.values())
     return claims
 
 
+_PREDECESSOR = sql.LEASED.index("predecessor")
 _SEQ, _ID, _EPOCH, _ROUTE, _FAIR_KEY, _PRIORITY, _DUE, _CLAIM_INDEX = map(
     sql.LEASED.index, ("seq", "id", "epoch", "route", "fair_key", "priority", "due_at_ms", "claim_index")
 )
@@ -366,17 +383,6 @@ class LeasedRow(LazyRow):
 def _claimed(row: Row, route: Route, request: ClaimRequest, now: Now) -> Claim:
     fence = JobFence(row[_SEQ], row[_ID], row[_EPOCH], request.lease_token)
     return held_under(fence, job_of(LeasedRow(row, route, request, now)), request.lease_ms)
-
-
-def _raise_floors(
-    memory: StoreMemory, seen: OpenTransactions, routes: Mapping[int, Route], rows: Rows, header: Row
-) -> None:
-    """Store where the routes begin, after a claim that has seen all their ready jobs."""
-    if not rows:
-        memory.ready_floors.raise_to(seen, routes, None)
-    elif header[_FAIR_KEY] is not None and header[_DUE] is not None and len({row[_ROUTE] for row in rows}) == 1:
-        first = ScanPosition(max(row[_PRIORITY] for row in rows), header[_FAIR_KEY], header[_DUE], -1)
-        memory.ready_floors.raise_to(seen, [rows[0][_ROUTE]], first)
 
 
 def _move_positions(memory: StoreMemory, rows: Rows, only_key: str, *, seen_all: bool) -> None:

@@ -6,8 +6,8 @@ the server is older than the claim. Without a scan position every claim would re
 The same holds for the fair_key served last if only one tenant has jobs: reading it each time would change nothing.
 
 A position hides nothing permanently. It holds for one priority and one fair_key; jobs before it are reached again
-after a second at the latest, and at once by a claim that gets fewer jobs than requested. Such a claim starts at a
-floor, before which there can be no ready job: a worker that keeps up does not read all entries each time either.
+after a second at the latest, and at once by a claim that gets fewer jobs than requested. A worker that keeps up does
+not read all entries each time either: it starts at a floor, a number before which there can be no ready job.
 """
 
 import time
@@ -21,12 +21,16 @@ from holdfast.storage.select_ready import Prefix
 
 _LIFE_SECONDS: Final = 1.0
 _LOWEST: Final = (-1, -1)
+# No transaction is open that could have drawn the number of a job.
+_BEFORE_ALL: Final = 2**63 - 1
 _FAIR_KEYS_KEPT: Final = 1_000
 # How long a floor is kept, how often open transactions are stored, and how many times.
 _FLOOR_SECONDS: Final = 60.0
 _SAMPLE_MS: Final = 100
 _EXAMINE_SECONDS: Final = 0.5
 _SAMPLES_KEPT: Final = 600
+# How long a claim does not look at new jobs by number after there were too many.
+_CROWDED_SECONDS: Final = 0.2
 # A job that becomes ready longer than this after it was due is backdated.
 LATE_MS: Final = 1_000
 
@@ -81,58 +85,105 @@ class ScanPositions:
 
 
 class OpenTransactions(NamedTuple):
-    """The transactions of the server at one time, and how often jobs had been made ready that were long due."""
+    """What a claim has seen of other transactions before it looked for jobs."""
 
     now: Now
     oldest_open: int
-    next_transaction: int
+    """The transactions before this one have ended."""
     backdated: int
+    """How often jobs had become ready that were long due."""
+    last_seq: int
+    """The last number drawn for a job, by a transaction before the next one."""
+    own: int | None
+    """The number of the claim's own transaction, which it got later; None if it has written nothing."""
+
+
+class _Floor(NamedTuple):
+    """Where the ready jobs of a route start: new ones by number, others by due time until one is backdated."""
+
+    seq: int
+    due_at_ms: int
+    backdated: int
+    until: float
 
 
 class ReadyFloors:
-    """Due times before which a route has no ready job and gets none, though the server keeps entries of claimed ones.
+    """Where the ready jobs of routes start, of all tenants, though the server keeps entries of claimed ones.
 
-    A claim that gets fewer jobs than requested has seen all ready jobs, except those of transactions that were open.
-    A new job is due when its transaction enqueues it. So once every transaction has ended that was open at a time, no
-    job appears any more that was due before that time. Changes that make jobs ready which were due long before are
-    counted, and end all floors.
+    A claim that has seen all ready jobs has not seen those of transactions that were open. A transaction has its
+    number before it draws numbers for its jobs, so if it has drawn one before a claim began, its number is lower than
+    that which the claim gets when it writes. Once all transactions with lower numbers have ended, no new job appears
+    any more whose number had been drawn when that claim began.
 
-    As a safeguard against clocks that jump, a floor is kept for a minute after a claim has seen everything.
+    Jobs that become ready in another way, after a delay or a lost lease, have old numbers. They are found by due
+    time, in an index of their own: it is the time at which they become ready. Changes that make jobs ready which were
+    due long before are counted, and end these floors.
+
+    As a safeguard against clocks that jump and servers that lose commits, a floor is kept for a minute after a claim
+    has seen everything.
     """
 
     def __init__(self) -> None:
+        # The newest, and those of claims that have a number, at intervals.
+        self._newest: OpenTransactions | None = None
         self._seen: deque[OpenTransactions] = deque(maxlen=_SAMPLES_KEPT)
-        self._floors: dict[int, tuple[ScanPosition, int, float]] = {}
+        self._floors: dict[int, _Floor] = {}
         self._due: tuple[int, int, float] | None = None
         self._examined_at = 0.0
+        self._crowded_until = 0.0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._newest = None
+        self._seen.clear()
+        self._floors.clear()
+        self._due = None
 
     def record(self, seen: OpenTransactions) -> None:
         """Store what a claim has seen before it looked."""
+        self._newest = seen
+        if seen.own is None:
+            return
         if not self._seen or seen.now.wall_ms - self._seen[-1].now.wall_ms >= _SAMPLE_MS:
             self._seen.append(seen)
 
     def _ended_before(self, seen: OpenTransactions) -> OpenTransactions | None:
-        """Return the newest time whose open transactions have all ended."""
-        if seen.oldest_open == seen.next_transaction:
-            return seen
-        return next((one for one in reversed(self._seen) if one.next_transaction <= seen.oldest_open), None)
+        """Return the newest claim before which all transactions have ended that had drawn numbers when it began.
 
-    def values(self, routes: Sequence[routing.Route]) -> dict[str, Any]:
-        """Return the values for a claim."""
+        Their own numbers are lower than that of the claim.
+        """
+        if seen.oldest_open == _BEFORE_ALL:
+            return seen
+        return next((one for one in reversed(self._seen) if one.own is None or one.own <= seen.oldest_open), None)
+
+    def start(self, routes: Sequence[routing.Route], *, marked: bool) -> dict[str, Any]:
+        """Return the values for a claim; without a number if it has none, or if there are too many new jobs.
+
+        Even then a claim with scan positions, if it is *marked*, looks there once it gets fewer jobs than requested.
+        """
         now = time.monotonic()
         found = [self._floors.get(route.number) for route in routes]
-        newest = self._seen[-1].backdated if self._seen else None
-        valid = [one[0] if one is not None and one[1] == newest and one[2] > now else None for one in found]
+        newest = None if self._newest is None else self._newest.backdated
+        valid = [floor for floor in found if floor is not None and floor.until > now]
+        uses = bool(valid) and len(valid) == len(found) and (marked or now >= self._crowded_until)
         wall_floor, lease_floor = self.due()
         return {
-            "floor_priorities": [floor and floor.priority for floor in valid],
-            "floor_fair_keys": [floor and floor.fair_key for floor in valid],
-            "floor_dues": [floor and floor.due_at_ms for floor in valid],
-            "floor_seqs": [floor and floor.seq for floor in valid],
+            "floor_seq": min(floor.seq for floor in valid) if uses else None,
+            "floor_due": min((floor.due_at_ms if floor.backdated == newest else -1) for floor in valid)
+            if uses
+            else -1,
             "floor_backdated": newest,
             "wall_floor": wall_floor,
             "lease_floor": lease_floor,
         }
+
+    def is_crowded(self) -> bool:
+        """Return whether there were too many new jobs a moment ago to look at all of them."""
+        return time.monotonic() < self._crowded_until
+
+    def record_crowd(self) -> None:
+        """Store that there are too many new jobs to look at all of them."""
+        self._crowded_until = time.monotonic() + _CROWDED_SECONDS
 
     def due(self) -> tuple[int, int]:
         """Return the times before which no scheduled job is due and no lease expires."""
@@ -140,11 +191,11 @@ class ReadyFloors:
 
     def examines(self) -> bool:
         """Return whether to look closer at the open transactions, because one has been open for long."""
-        if len(self._seen) < 2 or time.monotonic() < self._examined_at + _EXAMINE_SECONDS:
+        newest = self._newest
+        if newest is None or len(self._seen) < 2 or time.monotonic() < self._examined_at + _EXAMINE_SECONDS:
             return False
-        newest = self._seen[-1]
         ended = self._ended_before(newest)
-        if ended is not None and newest.now.wall_ms - ended.now.wall_ms < LATE_MS:
+        if ended is not None and self._seen[-1].now.wall_ms - ended.now.wall_ms < LATE_MS:
             return False
         self._examined_at = time.monotonic()
         return True
@@ -155,28 +206,36 @@ class ReadyFloors:
         if ended is not None:
             until = time.monotonic() + _FLOOR_SECONDS if self._due is None else self._due[2]
             if until > time.monotonic():
-                self._due = (ended.now.wall_ms, ended.now.lease_ms, until)
+                self._due = (ended.now.wall_ms - LATE_MS, ended.now.lease_ms - LATE_MS, until)
             else:
                 self._due = None
 
-    def raise_to(self, seen: OpenTransactions, routes: Iterable[int], first: ScanPosition | None) -> None:
-        """Store that a claim has seen all ready jobs of *routes*, of which *first* is the first, if there is one."""
+    def raise_to(
+        self, seen: OpenTransactions, routes: Iterable[int], first_seq: int, first_due: int | None, *, complete: bool
+    ) -> None:
+        """Store that a claim has seen all ready jobs of *routes*; *complete* if it did not start at a floor.
+
+        Of those that it has left, *first_seq* is the first number of a new one, 0 if there is none, and *first_due*
+        the first due time of the others.
+        """
+        self._crowded_until = 0.0
         ended = self._ended_before(seen)
-        if ended is None or ended.backdated != seen.backdated:
+        if ended is None:
             return
-        safe_ms, now = ended.now.wall_ms - LATE_MS, time.monotonic()
+        now = time.monotonic()
+        seq = min(ended.last_seq + 1, first_seq or ended.last_seq + 1)
+        due_at_ms = ended.now.wall_ms - LATE_MS if ended.backdated == seen.backdated else -1
+        if first_due is not None:
+            due_at_ms = min(due_at_ms, first_due)
         for route in routes:
             held = self._floors.get(route)
-            if held is not None and (held[1] != seen.backdated or held[2] <= now):
-                del self._floors[route]
-                held = None
-            level = first or (held[0] if held is not None else None)
-            if level is not None:
-                due_at_ms = safe_ms if first is None else min(safe_ms, first.due_at_ms)
-                if held is not None and held[0][:2] == level[:2]:
-                    due_at_ms = max(due_at_ms, held[0].due_at_ms)
-                until = now + _FLOOR_SECONDS if held is None else held[2]
-                self._floors[route] = (level._replace(due_at_ms=due_at_ms, seq=-1), seen.backdated, until)
+            if held is None or held.until <= now:
+                self._floors.pop(route, None)
+                if complete:
+                    self._floors[route] = _Floor(seq, due_at_ms, seen.backdated, now + _FLOOR_SECONDS)
+            else:
+                held_due = held.due_at_ms if held.backdated == seen.backdated else -1
+                self._floors[route] = _Floor(max(seq, held.seq), max(due_at_ms, held_due), seen.backdated, held.until)
 
 
 class DueWatermarks:

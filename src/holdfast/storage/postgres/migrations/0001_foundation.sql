@@ -503,7 +503,8 @@ create index job_session on holdfast.job (session, seq)
 
 -- What indexes find of jobs that are not finished: of all that wait, and of running ones that have a dedupe key or a
 -- session. The claim of any other job deletes its row. A row is written only by a transaction that has locked or stored
--- the row of the job. The worker and its incarnation are those of suspect jobs.
+-- the row of the job. The worker and its incarnation are those of suspect jobs. `again` is 1 once anything but the enqueue
+-- has written the row.
 create table holdfast.open_job (
     seq            bigint primary key,
     due_at_ms      bigint not null,
@@ -516,6 +517,7 @@ create table holdfast.open_job (
     priority       integer not null,
     epoch          integer not null default 0,
     suspect        smallint not null default 0,
+    again          smallint not null default 0,
     state          text collate "C" not null,
     tenant         text collate "C" not null,
     fair_key       text collate "C" not null,
@@ -533,7 +535,8 @@ create table holdfast.open_job (
 );
 
 -- Write what indexes find of jobs whose rows the caller has changed, and return how many jobs these are. Rows of those that
--- have ended, or that run and need none, are deleted first: a successor may get the dedupe key of its predecessor.
+-- have ended, or that run and need none, are deleted first: a successor may get the dedupe key of its predecessor. A
+-- transaction may have waited since it read the time at which jobs are due; then this counts as backdated (see there).
 create function holdfast.place_1(changed bigint[]) returns integer language plpgsql volatile as
 $$
 begin
@@ -543,20 +546,24 @@ begin
          where j.seq = any (changed)
            and (j.finished_at_ms is not null or (j.state = 'running' and j.dedupe_key is null and j.session is null))
      ));
+    if exists (select 1 from holdfast.job j
+                where j.seq = any (changed) and j.state = 'ready' and j.due_at_ms < holdfast.clock_ms() - 500) then
+        perform nextval('holdfast.backdated');
+    end if;
     insert into holdfast.open_job as o (
-        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, state,
-        tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
+        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, again,
+        state, tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
     )
     select j.seq, j.due_at_ms, j.deadline_at_ms, j.predecessor, j.session, j.enqueue_seq, j.gate, j.route, j.priority,
-           j.epoch, j.suspect, j.state, j.tenant, j.fair_key, j.affinity, j.dedupe_key, j.dedupe_kind,
+           j.epoch, j.suspect, 1, j.state, j.tenant, j.fair_key, j.affinity, j.dedupe_key, j.dedupe_kind,
            case when j.suspect = 1 then j.worker end, case when j.suspect = 1 then j.incarnation end
       from holdfast.job j
      where j.seq = any (changed) and j.finished_at_ms is null
        and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null)
     on conflict (seq) do update
        set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
-           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
-           fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation;
+           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, again = 1,
+           state = excluded.state, fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation;
     return cardinality(changed);
 end
 $$;
@@ -623,6 +630,8 @@ begin
     -- As `routing_version` does it, without the calls.
     perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
     if (select value from holdfast.meta where name = 'routing_version') = known_version then
+        -- The transaction gets its number first: see `ready_since_1`.
+        perform pg_current_xact_id();
         seq := nextval('holdfast.job_seq');
         now_ms := coalesce(clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint);
         insert into holdfast.job (
@@ -645,6 +654,10 @@ $$;
 -- first job.
 create index open_job_ready on holdfast.open_job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
+
+-- Jobs that something but the enqueue has made ready, by due time: claims that read new jobs by number find them here.
+create index open_job_again on holdfast.open_job (route, due_at_ms, seq)
+    where state = 'ready' and again = 1;
 
 -- The same order within one affinity; it contains only jobs that name one.
 create index open_job_affinity on holdfast.open_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
@@ -892,14 +905,20 @@ create sequence holdfast.backdated;
 create function holdfast.plain_guard_1(
     known_version text, clock_ms bigint, lease_clock_ms bigint, wall_low bigint, lease_low bigint, of_worker text,
     chosen_token text, examines boolean, out refused text, out wall_ms bigint, out lease_ms bigint, out oldest_open bigint,
-    out next_transaction bigint, out backdated bigint
+    out backdated bigint, out last_seq bigint
 ) language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
+declare
+    before_all constant bigint := 9223372036854775807;
+    next_transaction bigint;
 begin
     wall_ms := coalesce(clock_ms, holdfast.clock_ms());
     lease_ms := coalesce(lease_clock_ms, wall_ms);
+    -- A transaction has its number before it draws numbers of jobs. So those that have drawn one up to this have lower
+    -- numbers than this transaction, which has none yet.
+    last_seq := coalesce(pg_sequence_last_value('holdfast.job_seq'::regclass), 0);
     if chosen_token is not null then
         perform pg_advisory_xact_lock('holdfast.job'::regclass::oid::integer,
                                       hashtext(concat_ws(chr(10), of_worker, chosen_token)));
@@ -919,17 +938,17 @@ begin
     elsif holdfast.is_due_1(wall_low, wall_low, wall_ms, lease_low, lease_ms) then
         refused := 'due';
     end if;
-    -- Transactions before the oldest open one have ended, and those from the next one on have not begun.
+    -- Transactions before this one have ended.
     select pg_snapshot_xmin(s.snapshot)::text::bigint, pg_snapshot_xmax(s.snapshot)::text::bigint
       into oldest_open, next_transaction from pg_current_snapshot() as s (snapshot);
     if examines then
         -- Of transactions that are open for long, only those matter that hold the routing table, as every one does that
         -- makes jobs ready. The server shows the low half of their numbers.
         oldest_open := (
-            select coalesce(min(next_transaction - ((next_transaction - t.transactionid::text::bigint) & 4294967295)),
-                            next_transaction)
+            select coalesce(min(next_transaction + (t.transactionid::text::bigint - next_transaction)::bit(32)::integer),
+                            before_all)
               from pg_locks h
-              join pg_locks t on t.pid = h.pid and t.locktype = 'transactionid' and t.mode = 'ExclusiveLock'
+              join pg_locks t on t.virtualtransaction = h.virtualtransaction and t.locktype = 'transactionid' and t.mode = 'ExclusiveLock'
              where h.locktype = 'advisory' and h.granted and h.objid = 1
                and h.classid = 'holdfast.meta'::regclass::oid
         );
@@ -1297,10 +1316,8 @@ end
 $$;
 
 -- For each route: its highest priority with ready jobs, and the first and last fair_key there, from scan positions on.
--- With *all_keys* a scan position is one of its fair_key only, and those before it are looked at too.
 create function holdfast.ready_tops_1(
-    routes integer[], mark_priorities integer[], mark_keys text[], mark_dues bigint[], mark_seqs bigint[],
-    all_keys boolean
+    routes integer[], mark_priorities integer[], mark_keys text[], mark_dues bigint[], mark_seqs bigint[]
 ) returns table (route integer, priority integer, first_key text, last_key text) language sql stable as
 $$
 with found as materialized (
@@ -1308,10 +1325,6 @@ with found as materialized (
              (select j.priority from holdfast.open_job j
                where j.state = 'ready' and j.route = m.route and j.priority > m.priority
                order by j.priority desc limit 1),
-             (select j.priority from holdfast.open_job j
-               where all_keys and j.state = 'ready' and j.route = m.route and j.priority = m.priority
-                 and j.fair_key < m.fair_key
-               order by j.fair_key limit 1),
              (select j.priority from holdfast.open_job j
                where j.state = 'ready' and j.route = m.route and j.priority = m.priority
                  and (j.fair_key, j.due_at_ms, j.seq) >= (m.fair_key, m.due_at_ms, m.seq)
@@ -1323,16 +1336,12 @@ with found as materialized (
       from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs) as m (route, priority, fair_key, due_at_ms, seq)
 )
 select f.route, f.top,
-       least((select j.fair_key from holdfast.open_job j
-         where all_keys and j.state = 'ready' and j.route = f.route and j.priority = f.top and f.top = f.priority
-           and j.fair_key < f.fair_key
-         order by j.fair_key limit 1),
        (select j.fair_key from holdfast.open_job j
          where j.state = 'ready' and j.route = f.route and j.priority = f.top
            and (j.fair_key, j.due_at_ms, j.seq) >= (case when f.top = f.priority then f.fair_key else '' end,
                                                     case when f.top = f.priority then f.due_at_ms else -1 end,
                                                     case when f.top = f.priority then f.seq else -1 end)
-         order by j.fair_key, j.due_at_ms, j.seq limit 1)),
+         order by j.fair_key, j.due_at_ms, j.seq limit 1),
        (select j.fair_key from holdfast.open_job j
          where j.state = 'ready' and j.route = f.route and j.priority = f.top
          order by j.fair_key desc limit 1)
@@ -1470,14 +1479,51 @@ begin
 end
 $$;
 
--- Claim ready jobs, level by level, tenants in turn, and return them, then a row with the number 0. Its state is
--- `refused` if nothing was written because the full form has to do it; its fair_key is that of the first level, if it
--- has only one. Locked jobs are skipped; if there are no others, the full form looks further.
+-- Read all ready jobs of routes, if those that were enqueued have at least this number, and those that became ready later
+-- are due at this time or after. New jobs of other routes are read too: if there are very many, the result is crowded.
+create function holdfast.ready_since_1(
+    routes integer[], floor_seq bigint, floor_due bigint, rows_max integer, out is_crowded boolean, out seqs bigint[],
+    out places tid[], out priorities integer[], out fair_keys text[], out dues bigint[], out agains smallint[]
+) language plpgsql stable as
+$$
+begin
+    with recent as materialized (
+        select j.seq, j.ctid as place, j.route, j.priority, j.fair_key, j.due_at_ms, j.again, j.state from holdfast.open_job j
+         where j.seq >= floor_seq
+         order by j.seq limit rows_max
+    ),
+    others as materialized (
+        select j.* from unnest(routes) as r (route)
+         cross join lateral (
+            select j.seq, j.ctid as place, j.priority, j.fair_key, j.due_at_ms, j.again from holdfast.open_job j
+             where j.state = 'ready' and j.again = 1 and j.route = r.route and j.due_at_ms >= floor_due
+             order by j.due_at_ms, j.seq limit rows_max
+         ) j
+    ),
+    found as (
+        select n.seq, n.place, n.priority, n.fair_key, n.due_at_ms, n.again from recent n
+         where n.state = 'ready' and n.again = 0 and n.route = any (routes)
+        union all
+        select o.* from others o
+    )
+    select (select count(*) from recent) >= rows_max or (select count(*) from others) >= rows_max,
+           array_agg(f.seq), array_agg(f.place), array_agg(f.priority), array_agg(f.fair_key), array_agg(f.due_at_ms),
+           array_agg(f.again)
+      into is_crowded, seqs, places, priorities, fair_keys, dues, agains
+      from found f;
+end
+$$;
+
+-- Claim ready jobs, level by level, tenants in turn, and return them, then a header. Its state is `refused` if nothing was
+-- written because the full form has to do it; its fair_key is that of the first level, if it has only one and scan
+-- positions were used. Its id is `all` if all ready jobs of the routes were seen; then its number is that of the first new
+-- one that is left, or 0, and its due time the first of the others. Its predecessor is the number of this transaction, if
+-- it has one. Locked jobs are skipped; if there are no others, the full form looks further, unless all were seen.
 create function holdfast.claim_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
     by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
-    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
-    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint,
+    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_seq bigint, floor_due bigint, floor_backdated bigint,
+    wall_floor bigint, lease_floor bigint,
     limit_routes integer[] default '{}', limit_numbers bigint[] default '{}', key_sources text[] default '{}',
     concurrencies integer[] default '{}', start_costs_us bigint[] default '{}', burst_costs_us bigint[] default '{}'
 ) returns setof holdfast.job language plpgsql volatile
@@ -1489,6 +1535,14 @@ declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
     lease_now constant bigint := coalesce(lease_clock_ms, now_ms);
     marked boolean := cardinality(array_remove(mark_priorities, null)) > 0;
+    -- All ready jobs, if they were read from the floor on; those that were chosen, and those that were leased.
+    since record;
+    since_looked boolean := false;
+    looked boolean := false;
+    considered bigint[] := '{}';
+    all_picked bigint[] := '{}';
+    due_looked boolean := false;
+    rows_left bigint;
     header holdfast.job;
     level_priority integer;
     level_routes integer[];
@@ -1505,6 +1559,7 @@ declare
     chosen bigint[];
     picked bigint[];
     job_places tid[];
+    chosen_places tid[];
     places tid[];
     leased integer;
     gates bigint[] := '{}';
@@ -1521,31 +1576,48 @@ begin
         return;
     end if;
     if floor_backdated is distinct from coalesce(pg_sequence_last_value('holdfast.backdated'::regclass), 0) then
-        floor_priorities := array_fill(null::integer, array[cardinality(routes)]);
-    end if;
-    if not marked then
-        mark_priorities := floor_priorities;
-        mark_keys := floor_keys;
-        mark_dues := floor_dues;
-        mark_seqs := floor_seqs;
+        floor_due := -1;
     end if;
     while taken < jobs_max loop
-        select t.priority, array_agg(t.route), min(t.first_key), min(t.first_key) <> max(t.last_key)
-          into level_priority, level_routes, only_key, many_keys
-          from holdfast.ready_tops_1(routes, mark_priorities, mark_keys, mark_dues, mark_seqs, not marked) t
-         group by t.priority
-         order by t.priority desc
-         limit 1;
         room := jobs_max - taken;
         chosen := null;
         picked := null;
+        if floor_seq is not null and not marked and not since_looked then
+            select * into since from holdfast.ready_since_1(routes, floor_seq, floor_due, 2 * jobs_max + 500);
+            since_looked := true;
+            looked := not since.is_crowded;
+            header.id := case when since.is_crowded then 'crowded' end;
+        end if;
+        if looked then
+            level_priority := (select max(c.priority) from unnest(since.seqs, since.priorities) as c (seq, priority)
+                                where c.seq not in (select d.seq from unnest(considered) as d (seq)));
+            many_keys := true;
+        else
+            select t.priority, array_agg(t.route), min(t.first_key), min(t.first_key) <> max(t.last_key)
+              into level_priority, level_routes, only_key, many_keys
+              from holdfast.ready_tops_1(routes, mark_priorities, mark_keys, mark_dues, mark_seqs) t
+             group by t.priority
+             order by t.priority desc
+             limit 1;
+        end if;
         if level_priority is not null then
             level_scope := scope_prefix || level_priority;
             last_key := (select f.fair_key from holdfast.fair_key f where f.scope = level_scope);
-            if taken = 0 then
+            if taken = 0 and not looked then
                 header.fair_key := case when many_keys then null else only_key end;
             end if;
-            if cardinality(level_routes) = 1 and not many_keys then
+            if looked then
+                select array_agg(f.seq), array_agg(f.place) into chosen, chosen_places
+                  from (select c.seq, c.place, c.fair_key, last_key is not null and c.fair_key <= last_key as is_passed,
+                               row_number() over (partition by c.fair_key order by c.due_at_ms, c.seq) as turn
+                          from unnest(since.seqs, since.places, since.priorities, since.fair_keys, since.dues)
+                               as c (seq, place, priority, fair_key, due_at_ms)
+                         where c.priority = level_priority
+                           and c.seq not in (select d.seq from unnest(considered) as d (seq))
+                         order by turn, is_passed, c.fair_key
+                         limit room + 32) f; -- others may have locked the first
+                considered := considered || chosen;
+            elsif cardinality(level_routes) = 1 and not many_keys then
                 select m.due_at_ms, m.seq into low_due, low_seq
                   from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
                        as m (route, priority, fair_key, due_at_ms, seq)
@@ -1577,14 +1649,14 @@ begin
                       from unnest(keys) as k (fair_key)
                 ),
                 heads as (
-                    select h.seq, k.fair_key,
+                    select h.seq, h.place, k.fair_key,
                            row_number() over (partition by k.fair_key order by h.due_at_ms, h.seq) as turn
                       from unnest(key_routes, keys) as k (route, fair_key)
                       left join unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
                                 as m (route, priority, fair_key, due_at_ms, seq)
                              on m.route = k.route and m.priority = level_priority and m.fair_key = k.fair_key
                      cross join lateral (
-                        select j.seq, j.due_at_ms from holdfast.open_job j
+                        select j.seq, j.ctid as place, j.due_at_ms from holdfast.open_job j
                          where j.state = 'ready' and j.route = k.route and j.priority = level_priority
                            and j.fair_key = k.fair_key
                            and (j.due_at_ms, j.seq) >= (coalesce(m.due_at_ms, -1), coalesce(m.seq, -1))
@@ -1592,47 +1664,44 @@ begin
                      ) h
                 ),
                 first as (
-                    select h.seq, h.turn, h.fair_key from heads h
+                    select h.seq, h.place, h.turn, h.fair_key from heads h
                      where h.turn <= (select jobs from spread)
                      order by h.turn, last_key is not null and h.fair_key <= last_key, h.fair_key
                      limit room
                 )
-                select array_agg(f.seq order by f.turn, last_key is not null and f.fair_key <= last_key, f.fair_key)
-                  into chosen from first f;
-                select array_agg(l.seq order by array_position(chosen, l.seq)),
-                       array_agg(l.job_place order by array_position(chosen, l.seq)), null, bool_or(l.record_all = 1)
+                select array_agg(f.seq order by f.turn, last_key is not null and f.fair_key <= last_key, f.fair_key),
+                       array_agg(f.place order by f.turn, last_key is not null and f.fair_key <= last_key, f.fair_key)
+                  into chosen, chosen_places from first f;
+            end if;
+            if looked or many_keys or cardinality(level_routes) > 1 then
+                select array_agg(l.seq), array_agg(l.job_place), array_agg(l.place), bool_or(l.record_all = 1)
                   into picked, job_places, places, recorded
-                  from (select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
-                         where j.seq = any (chosen) and j.state = 'ready' and j.priority = level_priority
+                  from (select c.ordinal, c.place, j.seq, j.ctid as job_place, j.record_all
+                          from unnest(chosen, chosen_places) with ordinality as c (seq, place, ordinal)
+                          join holdfast.job j on j.seq = c.seq
+                         where j.state = 'ready' and j.priority = level_priority
                            and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                         order by c.ordinal
+                         limit room
                            for update of j skip locked) l;
             end if;
         end if;
         if marked and (picked is null or cardinality(picked) < room) then
             -- Fewer than requested: look again, from where no job can be any more.
             marked := false;
-            mark_priorities := floor_priorities;
-            mark_keys := floor_keys;
-            mark_dues := floor_dues;
-            mark_seqs := floor_seqs;
+            mark_priorities := array_fill(null::integer, array[cardinality(routes)]);
             continue;
         end if;
-        if taken = 0 and (picked is null or cardinality(picked) < room) and cardinality(level_routes) = 1
-           and not many_keys then
-            -- The first ready job, also if it is locked.
-            header.due_at_ms := (
-                select j.due_at_ms from holdfast.open_job j
-                 where j.state = 'ready' and j.route = level_routes[1] and j.priority = level_priority
-                   and j.fair_key = only_key
-                   and (j.due_at_ms, j.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
-                 order by j.due_at_ms, j.seq limit 1);
+        if taken = 0 and not due_looked and (picked is null or cardinality(picked) < room) then
+            due_looked := true;
+            if not looked and picked is null and level_priority is not null
+               or holdfast.is_due_1(wall_floor, -1, now_ms, lease_floor, lease_now) then
+                header.state := 'refused';
+                exit;
+            end if;
         end if;
-        if taken = 0 and (picked is null or cardinality(picked) < room)
-           and (picked is null and level_priority is not null or holdfast.is_due_1(wall_floor, -1, now_ms, lease_floor, lease_now)) then
-            header.state := 'refused';
-            exit;
-        end if;
-        exit when picked is null;
+        exit when level_priority is null or picked is null and not looked;
+        continue when picked is null;
         if gated then
             gates := holdfast.pass_gates_1(picked, now_ms, limit_routes, limit_numbers, key_sources, concurrencies,
                                            start_costs_us, burst_costs_us);
@@ -1677,9 +1746,26 @@ begin
             perform holdfast.serve_fair_key_1(level_scope, served_key, now_ms, last_key is null);
         end if;
         taken := taken + cardinality(picked);
+        all_picked := all_picked || picked;
         -- Others hold the rest of the chosen jobs.
-        exit when cardinality(picked) < cardinality(chosen);
+        exit when not looked and cardinality(picked) < cardinality(chosen);
     end loop;
+    if header.state = 'claimed' and looked then
+        header.id := 'all';
+        select coalesce(min(c.seq) filter (where c.again = 0), 0), min(c.due_at_ms) filter (where c.again = 1)
+          into header.seq, header.due_at_ms
+          from unnest(since.seqs, since.dues, since.agains) as c (seq, due_at_ms, again)
+         where c.seq not in (select p.seq from unnest(all_picked) as p (seq));
+    elsif header.state = 'claimed' and taken < jobs_max then
+        -- What is left is locked or was enqueued just now.
+        select count(*), coalesce(min(l.seq) filter (where l.again = 0), 0), min(l.due_at_ms) filter (where l.again = 1)
+          into rows_left, header.seq, header.due_at_ms
+          from (select j.seq, j.again, j.due_at_ms from unnest(routes) as r (route)
+                  join holdfast.open_job j on j.state = 'ready' and j.route = r.route
+                 limit 5000) l;
+        header.id := case when rows_left < 5000 then 'all' end;
+    end if;
+    header.predecessor := pg_current_xact_id_if_assigned()::text::bigint;
     return next header;
 end
 $$;
@@ -1688,8 +1774,8 @@ $$;
 create function holdfast.claim_gated_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
     by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
-    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_priorities integer[], floor_keys text[],
-    floor_dues bigint[], floor_seqs bigint[], floor_backdated bigint, wall_floor bigint, lease_floor bigint,
+    mark_keys text[], mark_dues bigint[], mark_seqs bigint[], floor_seq bigint, floor_due bigint, floor_backdated bigint,
+    wall_floor bigint, lease_floor bigint,
     limit_routes integer[], limit_numbers bigint[], key_sources text[], concurrencies integer[], start_costs_us bigint[],
     burst_costs_us bigint[]
 ) returns setof holdfast.job language plpgsql volatile as
@@ -1700,9 +1786,8 @@ begin
     return query
     select * from holdfast.claim_1(
         clock_ms, lease_clock_ms, routes, jobs_max, by_worker, by_incarnation, by_token, lease_length, acknowledged,
-        scope_prefix, mark_priorities, mark_keys, mark_dues, mark_seqs, floor_priorities, floor_keys, floor_dues,
-        floor_seqs, floor_backdated, wall_floor, lease_floor, limit_routes, limit_numbers, key_sources, concurrencies,
-        start_costs_us, burst_costs_us);
+        scope_prefix, mark_priorities, mark_keys, mark_dues, mark_seqs, floor_seq, floor_due, floor_backdated,
+        wall_floor, lease_floor, limit_routes, limit_numbers, key_sources, concurrencies, start_costs_us, burst_costs_us);
 exception when sqlstate 'HF002' then
     header.seq := 0;
     header.state := 'refused';

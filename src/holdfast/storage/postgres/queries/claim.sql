@@ -104,8 +104,7 @@ select /* leased columns */, j.state, j.started_at_ms
   from holdfast.claim_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
     %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
-    %(floor_priorities)s, %(floor_fair_keys)s, %(floor_dues)s, %(floor_seqs)s, %(floor_backdated)s,
-    %(wall_floor)s, %(lease_floor)s
+    %(floor_seq)s, %(floor_due)s, %(floor_backdated)s, %(wall_floor)s, %(lease_floor)s
   ) j;
 
 -- name: plain_claim_gated
@@ -114,14 +113,13 @@ select /* leased columns */, j.state, j.started_at_ms
   from holdfast.claim_gated_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
     %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
-    %(floor_priorities)s, %(floor_fair_keys)s, %(floor_dues)s, %(floor_seqs)s, %(floor_backdated)s,
-    %(wall_floor)s, %(lease_floor)s,
+    %(floor_seq)s, %(floor_due)s, %(floor_backdated)s, %(wall_floor)s, %(lease_floor)s,
     %(limit_routes)s, %(limit_numbers)s, %(key_sources)s, %(concurrencies)s, %(start_costs_us)s, %(burst_costs_us)s
   ) j;
 
 -- name: plain_guard
 -- Check that a claim can be plain.
-select refused, wall_ms, lease_ms, oldest_open, next_transaction, backdated
+select refused, wall_ms, lease_ms, oldest_open, backdated, last_seq
   from holdfast.plain_guard_1(
     %(version)s, %(clock_ms)s, %(lease_clock_ms)s, %(wall_low)s, %(lease_low)s, %(worker)s, %(chosen_token)s,
     %(examines)s

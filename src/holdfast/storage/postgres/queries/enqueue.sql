@@ -2,7 +2,7 @@
 
 -- name: enqueue_header
 -- Lock the keys of the new jobs, read the routing version and draw the next numbers in enqueue order, which are never
--- reused. The transaction gets its number before it reads the time at which its jobs are due: see `ready_backdate`.
+-- reused. The transaction gets its number before it draws theirs: see `ready_since_1`.
 select (select holdfast.routing_version(false /* lock: or true */, %(keys)s::integer[])),
        array(select nextval('holdfast.job_seq') from generate_series(1, %(count)s::integer)
               where pg_current_xact_id() is not null);
