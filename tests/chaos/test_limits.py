@@ -164,8 +164,8 @@ STEPS: tuple[dict[str, Any] | None, ...] = (
 )
 """The limit after each change: none, newly set on a backlog, raised, lowered, with another key, removed, set again,
 without a number at once, and with one."""
-EACH = 30
-"""How many jobs end before the next change."""
+EACH, WAITING = 30, 6
+"""How many jobs end before the next change; how many turns of each tenant come with it, and twice as many jobs."""
 
 
 def hold_and_settle(pipe: Connection, url: str, seed: int) -> None:
@@ -192,14 +192,14 @@ def test_a_limit_that_changes_on_a_backlog_under_load_is_kept_and_leaves_nothing
     try:
         for before, step in pairwise((None, *STEPS)):
             queue.enqueue_many(
-                [{"kind": "call", "tenant": tenant} for _ in range(2 * EACH) for tenant in TENANTS]
+                [{"kind": "call", "tenant": tenant} for _ in range(2 * WAITING) for tenant in TENANTS]
                 + [
                     {"kind": "say", "tenant": tenant, "session": f"{made + n}"}
-                    for n in range(EACH)
+                    for n in range(WAITING)
                     for tenant in TENANTS
                 ]
             )
-            made += 3 * EACH * len(TENANTS)
+            made += 3 * WAITING * len(TENANTS)
             if step is not None:
                 _insist(partial(queue.limits.set, "changing", kinds=["call", "say"], **step))
             elif queue.limits.list():
