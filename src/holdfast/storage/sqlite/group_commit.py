@@ -269,11 +269,10 @@ class GroupWriter:
         topics: set[str] = set()
         try:
             cursor = self._lock_and_open()
-            self._tx.topics = topics
-            if not self._run_members(cursor):
+            if not self._run_members(cursor, topics):
                 self._roll_back()
                 topics.clear()
-                self._run_members(cursor, separately=True)
+                self._run_members(cursor, topics, separately=True)
             if cursor.connection.in_transaction:
                 self._commit(cursor, topics)
             else:
@@ -282,13 +281,13 @@ class GroupWriter:
             self._set_errors(ticket, error)
         self._finish(ticket)
 
-    def _run_members(self, cursor: sqlite3.Cursor, *, separately: bool = False) -> bool:
+    def _run_members(self, cursor: sqlite3.Cursor, topics: set[str], *, separately: bool = False) -> bool:
         """Run the group and queued operations, which join it.
 
         If an operation fails its writes are rolled back; with *separately*, other members of the group are never
         affected. Return False if one has failed and its writes could not be told from those of others.
         """
-        group, opened, deadline = self._group, cursor.connection, 0.0
+        group, opened, tx, deadline = self._group, cursor.connection, self._tx, 0.0
         for member in group:
             assert member.operation is not None  # noqa: S101  # only operations are taken into a group
             # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
@@ -299,8 +298,10 @@ class GroupWriter:
             elif separately:
                 cursor.execute(_SAVEPOINT_OPEN)
             changes = 0 if first else opened.total_changes
+            tx.topics = set()
             try:
-                member.result = runners.run_sync(member.operation(self._tx))
+                member.result = runners.run_sync(member.operation(tx))
+                topics |= tx.topics
             except Exception as error:
                 if not opened.in_transaction:
                     # SQLite rolled back the whole transaction, including the writes of other members.
