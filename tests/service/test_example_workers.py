@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,10 +48,9 @@ def working(
         process.wait()
 
 
-def stop(worker: subprocess.Popen[bytes], server: ServeProcess) -> None:
-    """Stop worker and server politely; the server ends the long poll of the worker."""
+def stop(worker: subprocess.Popen[bytes]) -> None:
+    """Stop a worker politely."""
     worker.terminate()
-    assert server.end(signal.SIGTERM) == 0
     assert worker.wait(TIMEOUT) == 0
 
 
@@ -100,13 +100,9 @@ def test_a_worker_settles_every_job_once_although_its_server_is_killed(
                     server = ServeProcess(path, port=server.port)
                 wait_until(lambda: done(queue) == JOBS)
                 # A killed server may have stored a settlement without an answer, which the worker sends again.
-                if command[0] == "node":
-                    worker.terminate()
-                    assert worker.wait(TIMEOUT) == 0
-                else:
-                    queue.enqueue(kind, payload, events="all")
-                    wait_until(lambda: done(queue) == JOBS + 1)
-                    stop(worker, server)
+                queue.enqueue(kind, payload, events="all")
+                wait_until(lambda: done(queue) == JOBS + 1)
+                stop(worker)
         finally:
             server.close()
         jobs = list(queue.jobs())
@@ -138,9 +134,34 @@ def test_the_shell_worker_reports_a_command_that_fails_and_stops_one_that_is_can
                 wait_until(lambda: queue.get(slow.id).state == "running")
                 queue.cancel(slow.id)
                 assert queue.wait(slow.id, timeout=TIMEOUT).state == "cancelled"
-                stop(worker, server)
+                stop(worker)
         finally:
             server.close()
+
+
+@needs("curl", "jq")
+@pytest.mark.slow("it starts a server")
+def test_a_signal_ends_the_long_poll_of_the_shell_worker_and_leaves_the_next_job_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with holdfast.connect(path) as queue, socket.create_server(("127.0.0.1", 0)) as silent:
+        token = queue.admin.tokens.create("worker", roles=["work"]).text
+        server = ServeProcess(path)
+        command = [str(EXAMPLES / "worker.sh"), "a", "cat"]
+        try:
+            with working(command, server, token) as worker:
+                wait_until(lambda: waits_for_a_job(worker.pid))
+                stop(worker)
+            job = queue.enqueue("a")
+            claim = queue.claim(worker="other", wait=TIMEOUT)
+            assert claim is not None
+            assert (claim.job.id, claim.job.attempt, claim.epoch) == (job.id, 1, 1)
+        finally:
+            server.close()
+        # Nor does it wait for a service that never answers.
+        server.started["url"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with working(command, server, token) as worker:
+            wait_until(lambda: waits_for_a_job(worker.pid))
+            stop(worker)
 
 
 @needs("curl", "jq")
