@@ -328,7 +328,7 @@ def claim_text(one: Claim) -> str:
     """Return a job under a lease, with the three values that prove the lease, as JSON text."""
     row = row_of(one.job)
     return (
-        f'{{"job":{job_text(one.job)},"epoch":{one.epoch},"lease_token":{quoted(one.lease_token)}'
+        f'{{"job":{job_text(one.job)},"epoch":{row.epoch},"lease_token":{quoted(row.lease_token or "")}'
         f',"lease_until_ms":{row.lease_until_ms or "null"},"acknowledged":{_flag(not row.unacknowledged)}}}'
     )
 

@@ -158,7 +158,7 @@ def together(harness: Harness, calls: Callable[[CombinedCalls], Sequence[Awaitab
 def settlement(claim: Claim, result: int, *, kept: bool = True, grants: Grants | None = None) -> HeldSettlement:
     """Return a success of a claimed job."""
     checked = check_outcome(Done(result), tenant="default", fresh_id=str)
-    return HeldSettlement(claim.lease, checked, grants or Grants(("work",)), claim if kept else None)
+    return HeldSettlement(claim if kept else claim.lease, checked, grants or Grants(("work",)))
 
 
 def test_enqueues_together_are_stored_and_a_refused_one_alone_is_not(durable: Harness) -> None:
@@ -190,7 +190,7 @@ def test_enqueues_together_are_stored_and_a_refused_one_alone_is_not(durable: Ha
 def test_claims_together_get_different_jobs_up_to_their_limits(durable: Harness) -> None:
     with durable.open() as queue:
         queue.enqueue_many([NewJob("mail", number) for number in range(7)])
-        options: dict[str, Any] = {"worker": "w", "lanes": ["default"], "acknowledged": 0, "lease": 10}
+        options: dict[str, Any] = {"worker": "w", "lanes": ("default",), "acknowledged": 0, "lease": 10}
         answers = together(
             durable,
             lambda combined: [combined.claim("token:a", limit, dict(options)) for limit in (1, 3, 2, 5, 1)],
@@ -240,7 +240,7 @@ def test_settlements_together_are_decided_one_by_one(durable: Harness) -> None:
             settlement(double, 8, kept=False),
         ]
         hidden_lease = holdfast.Lease(hidden.job.id, hidden.epoch, hidden.lease_token, "other tenant")
-        settlements[5] = settlements[5]._replace(lease=hidden_lease)
+        settlements[5] = settlements[5]._replace(held=hidden_lease)
         answers = together(durable, lambda combined: [combined.settle(one) for one in settlements])
 
         results = [one.result if isinstance(one, Job) else type(one) for one in answers]

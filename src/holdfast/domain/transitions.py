@@ -136,7 +136,7 @@ def settle(job: JobRow, fence: JobFence, checked: outcomes.CheckedOutcome, now: 
     """Return *job* settled with the outcome, or raise `LeaseLost`."""
     check_fence(job, fence, now)
     if type(checked.outcome) is outcomes.Done:
-        return succeed(job, checked, now)
+        return Transition(job, _done(job, checked, now), "done")
     job_ended = job._replace(settle_digest=checked.digest, suspect=0, unacknowledged=0)
     match checked.outcome:
         case outcomes.Failed():
@@ -148,21 +148,27 @@ def settle(job: JobRow, fence: JobFence, checked: outcomes.CheckedOutcome, now: 
     return transition._replace(before=job)
 
 
-def succeed(job: JobRow, checked: outcomes.CheckedOutcome, now: Now, events_counted: int = 0) -> Transition:
-    """Return *job* done, after its lease has been checked, with as many events more as are counted already."""
-    after = job._replace(
-        state="done",
-        outcome="done",
-        result_json=checked.result_json,
-        settle_digest=checked.digest,
-        finished_at_ms=now.wall_ms,
-        lease_until_ms=None,
-        suspect=0,
-        unacknowledged=0,
-        event_count=job.event_count + events_counted,
-    )
+_STATE, _RESULT, _FINISHED_AT, _LEASE_UNTIL, _OUTCOME, _DIGEST, _UNACKNOWLEDGED, _SUSPECT = map(
+    JobRow._fields.index,
+    (
+        *("state", "result_json", "finished_at_ms", "lease_until_ms", "outcome", "settle_digest"),
+        *("unacknowledged", "suspect"),
+    ),
+)
+
+
+def _done(job: JobRow, checked: outcomes.CheckedOutcome, now: Now, events_counted: int = 0) -> JobRow:
+    """Return *job* done, with as many events more as are counted already."""
+    # By index, because this runs once for every job that is done. The event count is the last field.
+    fields: list[Any] = list(job)
+    fields[_STATE] = fields[_OUTCOME] = "done"
+    fields[_RESULT], fields[_DIGEST] = checked.result_json, checked.digest
+    fields[_FINISHED_AT], fields[_LEASE_UNTIL] = now.wall_ms, None
+    fields[_SUSPECT] = fields[_UNACKNOWLEDGED] = 0
+    fields[-1] += events_counted
+    after = tuple.__new__(JobRow, fields)
     # Clear the failure of an earlier attempt, which would be counted among the failures.
-    return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
+    return after if job.failure_class is None else _with_failure(after, None)
 
 
 # The fields that may change while an attempt runs; the event count is the last.
@@ -176,10 +182,13 @@ def succeeded(claimed: JobRow, current: tuple[Any, ...], checked: outcomes.Check
     *claimed* is the job as it was claimed, *current* its priority, phase, percentage, request to cancel and event
     count after that.
     """
+    claimed = _changed(claimed, current)
+    return Transition(claimed, _done(claimed, checked, now, 1), "done")
+
+
+def _changed(claimed: JobRow, current: tuple[Any, ...]) -> JobRow:
     before = (*current[:-1], current[-1] - 1)
-    if before != _current(claimed):
-        claimed = claimed._replace(**dict(zip(_CURRENT, before, strict=True)))
-    return succeed(claimed, checked, now, events_counted=1)
+    return claimed if before == _current(claimed) else claimed._replace(**dict(zip(_CURRENT, before, strict=True)))
 
 
 class SucceededRow(LazyRow):
@@ -202,7 +211,7 @@ class SucceededRow(LazyRow):
 
     def make(self) -> JobRow:
         """Return the row."""
-        return succeeded(row_of(self._claimed), self._current, self._checked, self._now).after
+        return _done(_changed(row_of(self._claimed), self._current), self._checked, self._now, 1)
 
 
 def succeeded_job(current: tuple[Any, ...], checked: outcomes.CheckedOutcome, now: Now, claim: Claim) -> Job:

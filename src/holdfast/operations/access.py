@@ -144,11 +144,10 @@ async def renew_held(
 class HeldSettlement(NamedTuple):
     """A plain success of a job that a caller says it holds."""
 
-    lease: claims.Lease
+    held: claims.Claim | claims.Lease
+    """The claim, if the caller has it; otherwise its lease, and the job is read first."""
     checked: outcomes.CheckedOutcome
     grants: access.Grants
-    kept: claims.Claim | None = None
-    """The claim of the lease, if the caller has it; otherwise the job is read first."""
 
 
 async def settle_held(
@@ -158,18 +157,20 @@ async def settle_held(
 
     Only plain successes: other outcomes lock dedupe keys before their job.
     """
-    unknown = list(dict.fromkeys(one.lease.job_id for one in settlements if one.kept is None))
+    unknown = list(dict.fromkeys(one.held.job_id for one in settlements if isinstance(one.held, claims.Lease)))
     rows = {row.id: row for row in await tx.jobs_by_id(unknown)} if unknown else {}
-    held: list[tuple[claims.Claim, outcomes.CheckedOutcome]] = []
+    known: list[tuple[claims.Claim, outcomes.CheckedOutcome]] = []
     answers: list[Job | errors.HoldfastError | None] = []
-    for lease, checked, grants, kept in settlements:
-        claim = kept or _claim_under(lease, rows.get(lease.job_id), grants)
-        if claim is None:
-            answers.append(errors.JobNotFound(lease.job_id))
-        else:
-            answers.append(None)
-            held.append((claim, checked))
-    settled = (one.job or one.error for one in await settle_operations.settle_jobs(tx, held))
+    for held, checked, grants in settlements:
+        claim: claims.Claim | None
+        if isinstance(held, claims.Claim):
+            claim = held
+        elif (claim := _claim_under(held, rows.get(held.job_id), grants)) is None:
+            answers.append(errors.JobNotFound(held.job_id))
+            continue
+        answers.append(None)
+        known.append((claim, checked))
+    settled = (one.job or one.error for one in await settle_operations.settle_jobs(tx, known))
     return [next(settled) if answer is None else answer for answer in answers]  # type: ignore[misc]
 
 

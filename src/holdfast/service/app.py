@@ -20,7 +20,7 @@ from holdfast.client import queue_state
 from holdfast.client.async_api import decoding
 from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.domain import access as access_rules, errors
-from holdfast.domain.claims import Claim
+from holdfast.domain.claims import Claim, fence_of
 from holdfast.domain.job import columns_of
 from holdfast.service import (
     access,
@@ -303,7 +303,7 @@ class HeldClaims:
     ) -> Claim | None:
         """Return the claim that is settled and forget it, or None if it is not kept or the caller may not see it."""
         claim = self._claims.get(job_id)
-        if claim is None or (claim.epoch, claim.lease_token) != (epoch, lease_token):
+        if claim is None or fence_of(claim)[2:] != (epoch, lease_token):
             return None
         row = columns_of(claim.job)
         if tenant not in {None, row.tenant} or not access_rules.covers(grants, row.lane, row.kind):

@@ -6,11 +6,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from holdfast import json_view
-from holdfast.client import ids
 from holdfast.domain import access, errors, limits, routing, strict_json, validation
 from holdfast.domain.claims import Claim, Lease, Renewal, SettledAndClaimed, Settlement, lease_ms
 from holdfast.domain.job import Job, job_of, row_of
-from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, SentDone, check_outcome
+from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, SentDone, check_plain
 from holdfast.operations import access as access_operations
 from holdfast.service import new_jobs, problems, schemas
 from holdfast.service.call import Call, reply, reply_text
@@ -43,19 +42,20 @@ async def claim(call: Call) -> Response:
     options: dict[str, Any] = {
         "worker": body["worker"],
         "incarnation": body.get("incarnation", INCARNATION),
-        "lanes": access.scoped_names(body.get("lanes"), grants.lanes, "lanes") or (routing.DEFAULT_NAME,),
-        "kinds": access.scoped_names(body.get("kinds"), grants.kinds, "kinds"),
+        "lanes": _tuple(access.scoped_names(body.get("lanes"), grants.lanes, "lanes")) or (routing.DEFAULT_NAME,),
+        "kinds": _tuple(access.scoped_names(body.get("kinds"), grants.kinds, "kinds")),
         "tenant": access.tenant_for(grants, body.get("tenant")),
         "lease": ack_ms / 1000,
         "acknowledged": 0,
     }
     if not _OTHER_OPTIONS.isdisjoint(body):
         options |= {name: body[name] for name in _OTHER_OPTIONS if name in body}
-    for name in ("exclusive", "cut_off"):
-        # They act on all jobs of a worker's name, which no tenant owns.
-        if options.get(name, False) and grants.tenant is not None:
-            raise errors.Forbidden("needs a token for any tenant", field=name)
-    seconds = validation.number(body.get("wait", 0), "wait", 0, schemas.WAIT_SECONDS_MAX)
+        options["capabilities"] = tuple(body.get("capabilities", ()))
+        for name in ("exclusive", "cut_off"):
+            # They act on all jobs of a worker's name, which no tenant owns.
+            if options.get(name, False) and grants.tenant is not None:
+                raise errors.Forbidden("needs a token for any tenant", field=name)
+    seconds = validation.number(body["wait"], "wait", 0, schemas.WAIT_SECONDS_MAX) if "wait" in body else 0
     settled: list[str] = []
     if body.get("settlements") or body.get("started"):
         settled, claims = await _settle_and_claim(call, limit, options)
@@ -112,11 +112,12 @@ async def attach(call: Call) -> Response:
 async def settle(call: Call) -> Response:
     """Record the outcome of an attempt; follow-ups and artifacts commit with it."""
     outcome = outcome_of(call, call.body, "")
-    lease = _lease(call)
-    if type(outcome) is Done and not (outcome.follow_ups or outcome.artifacts or outcome.usage):
-        checked = check_outcome(outcome, tenant=routing.DEFAULT_NAME, fresh_id=ids.job_id)
-        kept = call.service.held.take(lease.job_id, lease.epoch, lease.lease_token, lease.tenant, call.grants)
-        job = await call.service.combined.settle(access_operations.HeldSettlement(lease, checked, call.grants, kept))
+    _check_lease(call.body, "")
+    checked = check_plain(outcome)
+    if checked is not None:
+        proof = _proof(call)
+        held = call.service.held.take(*proof, call.grants) or Lease(*proof)
+        job = await call.service.combined.settle(access_operations.HeldSettlement(held, checked, call.grants))
     else:
         job = await call.queue.settle(await _held(call), outcome)
     if job.finished:
@@ -136,14 +137,23 @@ def renewal_view(renewal: Renewal) -> dict[str, Any]:
 
 
 def _lease(call: Call) -> Lease:
-    """Return the proof of the claim of the path; a job id that none can have is not found."""
+    """Return the proof of the claim of the path."""
     _check_lease(call.body, "")
-    job_id = call.path["job_id"]
+    return Lease(*_proof(call))
+
+
+def _proof(call: Call) -> tuple[str, int, str, str | None]:
+    """Return the values of the lease of the path; a job id that none can have is not found."""
+    job_id, body = call.path["job_id"], call.body
     try:
         validation.name(job_id, "job_id", limits.JOB_ID_CHARS_MAX)
     except errors.InvalidInput:
         raise errors.JobNotFound(job_id) from None
-    return Lease(job_id, call.body["epoch"], call.body["lease_token"], call.tenant)
+    return job_id, body["epoch"], body["lease_token"], call.tenant
+
+
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 def _lease_ms(given: Mapping[str, Any]) -> int:

@@ -113,11 +113,13 @@ class CombinedCalls:
         return await self._queue.enqueue_many(jobs)
 
     async def claim(self, actor: str, limit: int, options: dict[str, Any]) -> list[Claim]:
-        """Claim jobs. Equal claims of one worker under one token are one claim, and share its lease token."""
+        """Claim jobs. Equal claims of one worker under one token are one claim, and share its lease token.
+
+        Lists among the options are tuples.
+        """
         if limit > _CLAIM_MAX or not _PLAIN_CLAIM.issuperset(options):
             return await self._queue.claim_many(limit=limit, **options)
-        values = [tuple(value) if type(value) is list else value for value in options.values()]
-        return await self._claims.call(_ClaimCall(limit, options), (actor, *options, *values))
+        return await self._claims.call(_ClaimCall(limit, options), (actor, *options, *options.values()))
 
     async def _claim_all(self, calls: Sequence[_ClaimCall]) -> list[list[Claim]]:
         claims = await self._queue.claim_many(limit=sum(call.limit for call in calls), **calls[0].options)

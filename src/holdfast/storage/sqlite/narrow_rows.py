@@ -361,4 +361,19 @@ class ClaimedRow(LazyRow):
     def make(self) -> JobRow:
         """Return the row."""
         routing, request, now, _ = self._claim
-        return transitions.claim(ready_job(routing, self._row), request, self._index, now).after
+        row, none = self._row, None
+        if row[PACKED] is not None:
+            return transitions.claim(ready_job(routing, row), request, self._index, now).after
+        # The same for a job without the values that few jobs have, in a third of the time.
+        _, seq, job_id, tenant, priority, payload, due_at_ms, epoch, route, *_ = row
+        lane, kind, requires_json, _, _ = routing.by_number[route].key
+        until_ms, unacknowledged = now.lease_ms + request.lease_ms, 0 if self._index < request.acknowledged else 1
+        attempt = epoch + 1
+        fields = (
+            *(seq, job_id, "running", kind, lane, tenant, tenant, priority, none, requires_json, payload, "{}", "{}"),
+            *(none, due_at_ms, due_at_ms, none, none, attempt, limits.MAX_ATTEMPTS_DEFAULT, none, attempt),
+            *(request.worker, request.incarnation, request.lease_token, until_ms, self._index, now.wall_ms),
+            *(none, none, none, none, unacknowledged, 0, 0, 0, none, 0, none, none, none, none, none, none, none),
+            *(none, none, none, none, none, none, 0, 0),
+        )
+        return tuple.__new__(JobRow, fields)
