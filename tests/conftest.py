@@ -112,6 +112,15 @@ def _harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 
 @pytest.fixture
+def monkeypatch(request: pytest.FixtureRequest) -> Iterator[pytest.MonkeyPatch | http_engine.SharedPatches]:
+    """Patches of this process, and of the limits of the server if a conformance test runs over HTTP."""
+    over_http = request.config.getoption("over_http") and http_engine.runs(request.node)
+    patches = http_engine.SharedPatches() if over_http else pytest.MonkeyPatch()
+    yield patches
+    patches.undo()
+
+
+@pytest.fixture
 def queue(harness: Harness) -> holdfast.Queue:
     return harness.open()
 

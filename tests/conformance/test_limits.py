@@ -14,9 +14,10 @@ from holdfast import Claim, Conflict, Deferred, Done, Failed, Queue
 from holdfast.errors import LimitNotFound
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.runners import SyncRunner
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.stores import Harness
+from tests.support.stores import Harness, store_of
 
 
 def enqueue(queue: Queue, count: int, kind: str = "call", **options: Any) -> list[str]:
@@ -300,11 +301,12 @@ class TestChanges:
             # As if the row was restored from a backup of before the limit.
             await tx.set_gates([(None, claim.job.number)])
 
-        queue._runner.write(forget)
-        [finding] = queue._runner.read(flow_limits.findings)
+        runner = SyncRunner(store_of(queue))
+        runner.write(forget)
+        [finding] = runner.read(flow_limits.findings)
         assert (finding.status, finding.detail) == ("warning", "1 running jobs are not counted: one")
-        queue._runner.write(maintenance.delete_expired)
-        [finding] = queue._runner.read(flow_limits.findings)
+        runner.write(maintenance.delete_expired)
+        [finding] = runner.read(flow_limits.findings)
         assert finding.status == "ok"
         assert queue.claim_many(limit=5) == []
         assert [use.running for use in queue.limits.show("a")] == [1]

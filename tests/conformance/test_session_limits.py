@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast import Deferred, Done, Failed, Queue
-from holdfast.client.queue_state import state_of
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.runners import SyncRunner
 from holdfast.types import SessionClaim
 from tests.support.clock import ManualClock
 from tests.support.sessions import say, states, take_any, take_more, texts
+from tests.support.stores import store_of
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_turns_that_no_gate_counts_are_found_and_counted(limited: Queue) -> None
     async def forget(tx: StoreTransaction) -> None:
         await tx.set_gates([(None, entry.number) for entry in turn.entries])
 
-    runner = SyncRunner(state_of(limited).store)
+    runner = SyncRunner(store_of(limited))
     runner.write(forget)
     assert [one.detail for one in runner.read(flow_limits.findings)] == ["1 running jobs are not counted: turns"]
     runner.write(maintenance.delete_expired)

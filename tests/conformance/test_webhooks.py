@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from holdfast import Conflict, Done, Failed, NewJob, Queue
-from holdfast.client.queue_state import state_of
 from holdfast.domain import limits, strict_json, webhooks
 from holdfast.domain.job import Job
 from holdfast.domain.webhooks import Answer, StoredWebhook
@@ -18,12 +17,13 @@ from holdfast.types import Finding
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import nonzero, start
+from tests.support.stores import store_of
 
 URL = "https://example.org/hook"
 
 
 def runner(queue: Queue) -> SyncRunner:
-    return SyncRunner(state_of(queue).store)
+    return SyncRunner(store_of(queue))
 
 
 def dispatch(queue: Queue, holder: str = "a") -> int:

@@ -1,19 +1,23 @@
 """A server process for the conformance suite: it serves one SQLite file after the other.
 
-Standard input has a line for each: the path of the file to serve, or nothing to close it. An answer follows each; the
-first is the port. Starting a server for every test would take longer than most of the tests.
+Standard input has a line for each: the path of the file to serve, limits to change while it is served, or nothing to
+close it. An answer follows each; the first is the port. Starting a server for every test would take longer than most
+of the tests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 import holdfast
+from holdfast.domain import limits
 from holdfast.service import server
 from holdfast.service.app import make_app
 from holdfast.service.protocol import watched
@@ -42,7 +46,12 @@ async def obey(current: Current) -> None:
         async with app.router.lifespan_context(app):
             current.app = app
             print("serving", flush=True)
-            await asyncio.to_thread(sys.stdin.readline)
+            with pytest.MonkeyPatch.context() as patches:
+                while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+                    patches.undo()
+                    for name, value in json.loads(line).items():
+                        patches.setattr(limits, name, value)
+                    print("changed", flush=True)
         await queue.close()
         print("closed", flush=True)
 

@@ -35,6 +35,11 @@ def statements_of(queue: holdfast.Queue) -> list[str]:
     return harnesses[queue].faults.seen
 
 
+def store_of(queue: holdfast.Queue) -> Store:
+    """Return the store of *queue*, opened by a harness: over HTTP the one behind the server, opened beside it."""
+    return harnesses[queue].store_of(queue)
+
+
 @functools.cache
 def migrated_file() -> bytes:
     """Return the bytes of an empty, migrated SQLite file: migrating one takes as long as a short test."""
@@ -74,6 +79,10 @@ class Harness:
         """Return a client as after a crash: the earlier ones are dropped without being closed."""
         self._close_clients()
         return self.open()
+
+    def store_of(self, queue: holdfast.Queue) -> Store:
+        """Return the store of a client, for what no client does."""
+        return state_of(queue).store
 
     def rows(self) -> object:
         """Return all rows of a durable store, read without its clients."""
