@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from tests.chaos.processes import PATIENCE_SECONDS
+from tests.support import postgres_connections
 
 
 def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
@@ -27,7 +28,8 @@ def wait_for_ends(url: str) -> None:
         for _ in range(int(PATIENCE_SECONDS / 0.01)):
             [[left]] = connection.execute(
                 "select count(*) from pg_stat_activity"
-                " where datname = current_database() and application_name = 'holdfast'"
+                " where datname = current_database() and application_name = 'holdfast' and pid <> all (%s)",
+                [postgres_connections.kept()],
             ).fetchall()
             if not left:
                 return

@@ -55,6 +55,11 @@ def reuse(schema: str, store: PostgresStore, died: Callable[[], bool]) -> None:
     store._threads.end = roll_back  # type: ignore[method-assign]
 
 
+def kept() -> list[int]:
+    """Return the ids of the server processes of the connections that are kept."""
+    return [one.info.backend_pid for connections in _idle.values() for one in connections if not one.closed]
+
+
 def forget(schema: str) -> None:
     """Close the stored connections to a schema that is dropped."""
     for connection in _idle.pop((os.getpid(), schema), ()):
