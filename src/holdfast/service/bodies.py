@@ -78,7 +78,7 @@ async def lines(request: Request, bytes_max: int, line_bytes_max: int) -> AsyncI
 def parse(body: bytes) -> Any:
     """Return the value of a JSON text, or raise: NaN, repeated keys and invalid UTF-8 are refused."""
     try:
-        return json.loads(body.decode(), parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        return _decoder.decode(body.decode())
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 (byte {error.start})"
     except json.JSONDecodeError as error:
@@ -91,15 +91,6 @@ def parse(body: bytes) -> Any:
     raise ProblemError(400, "invalid_json", f"the body {problem}", field="body")
 
 
-def parse_parameters(text: bytes, field: str, count_max: int) -> list[tuple[str, str]]:
-    """Return the names and values of a query or a form."""
-    try:
-        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=count_max)
-    except ValueError:
-        problem = f"is not valid; it has at most {count_max} parameters in UTF-8"
-        raise errors.InvalidInput(field, problem) from None
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
@@ -109,3 +100,15 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key is given twice in one object")
     return found
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+
+
+def parse_parameters(text: bytes, field: str, count_max: int) -> list[tuple[str, str]]:
+    """Return the names and values of a query or a form."""
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=count_max)
+    except ValueError:
+        problem = f"is not valid; it has at most {count_max} parameters in UTF-8"
+        raise errors.InvalidInput(field, problem) from None
