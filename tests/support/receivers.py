@@ -139,8 +139,8 @@ def sender(
     resolve: Resolve | None = None,
     ssl_context: ssl.SSLContext | None = None,
     timeout: float = 15.0,
-) -> Iterator[None]:
-    """Run a sender in another thread during the block."""
+) -> Iterator[WebhookSender]:
+    """Run a sender in another thread during the block, and give it."""
     loop = asyncio.new_event_loop()
     options = {"resolve": resolve, "ssl_context": ssl_context, "timeout_seconds": timeout}
     one = WebhookSender(state_of(queue).store, lambda: Connections(allowed, **options))  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def sender(
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield
+        yield one
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join(TIMEOUT)
