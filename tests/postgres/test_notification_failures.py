@@ -1,4 +1,4 @@
-"""A notification that fails after its commit changes nothing: the call returns the committed result."""
+"""A notification that waits or fails after its commit changes nothing: the call returns the committed result."""
 
 from __future__ import annotations
 
@@ -110,3 +110,20 @@ def test_async_calls_return_what_they_have_committed(server: Server, url: str, s
             await queue.settle_many([(claim, Done()) for claim in await queue.claim_many(limit=4)])
 
     asyncio.run(scenario())
+
+
+def test_a_call_does_not_wait_until_its_notification_is_sent(
+    server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}?options=-csynchronous_commit%3Dlocal"
+    monkeypatch.setattr(commits, "_NOTIFY", commits._NOTIFY.replace(b"1000", b"120000"))
+    with holdfast.connect(url, schema=schema) as queue, server.superuser() as connection:
+        for _ in range(2):  # the first reads the routing table, the second prepares the statements
+            queue.enqueue("mail")
+        with notifications_held(server):
+            queue.enqueue("mail")
+            waiting = f"select count(*) from pg_stat_activity where {WAITS_TO_NOTIFY}".encode()
+            wait_until(lambda: connection.execute(waiting).fetchone() == (1,))
+        # The next call on the connection reads the reply to the notification before its own.
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=3)])
+        assert connection.execute(waiting).fetchone() == (0,)

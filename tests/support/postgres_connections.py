@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from holdfast.storage.postgres.pool import Loan, is_idle
+from holdfast.storage.postgres.io import SyncIO, is_idle
+from holdfast.storage.postgres.pool import Loan
 from holdfast.storage.postgres.store import PostgresStore
 
 _idle: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
@@ -68,6 +69,9 @@ def forget(schema: str) -> None:
 
 def _usable(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the connection is idle and the server has neither closed it nor sent anything."""
+    if is_idle(connection):
+        # A reply may be unread.
+        SyncIO(connection).end_exchange()
     return is_idle(connection) and not select.select([connection.fileno()], [], [], 0)[0]
 
 

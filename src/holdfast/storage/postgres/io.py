@@ -6,9 +6,9 @@ instead of suspending, so `run_sync` can run any of them.
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -38,6 +38,14 @@ class Statement(NamedTuple):
     text: bytes
     values: Sequence[bytes | None] = ()
     formats: Sequence[int] | None = None
+
+
+Report: TypeAlias = Callable[[psycopg.Error], None]
+"""Called with the error of a transaction whose reply was left unread, when it is read."""
+
+
+def _ignore(_error: psycopg.Error) -> None:
+    """Do nothing."""
 
 
 class AfterCommitError(Exception):
@@ -77,7 +85,8 @@ class ServerIO(Protocol):
     async def run_alone(self, transactions: Iterable[Sequence[Statement]], *, prepare: bool) -> list[Rows]:
         """Run one or two transactions in one round trip; return the rows of each statement of the first.
 
-        The server works on the first while *transactions* makes the second.
+        The server works on the first while *transactions* makes the second. The reply to the second is read by the
+        next exchange on the connection, unless a statement of it was prepared for the first time.
         If the first has committed and anything fails or is interrupted after it, raise `AfterCommitError`.
         """
         ...
@@ -97,8 +106,11 @@ class ServerIO(Protocol):
 class SyncIO:
     """Sends over a sync connection; never suspends. It is in autocommit mode unless it is the caller's."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, of_caller: bool = False) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], report: Report = _ignore, *, of_caller: bool = False
+    ) -> None:
         self.connection: Any = connection
+        self.report = report
         self._of_caller = of_caller
 
     @cached_property
@@ -110,11 +122,11 @@ class SyncIO:
         if not self._of_caller:
             results: list[PGresult] = []
             try:
-                self.connection.wait(_exchange(self.connection.pgconn, text, "", results))
+                self.connection.wait(_exchange(self, text, "", results))
             except psycopg.Error:
                 raise
             except BaseException:
-                self._end_exchange()
+                self.end_exchange()
                 raise
             return _rows_of_all(results)
         cursor = self._cursor
@@ -136,11 +148,11 @@ class SyncIO:
         """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
         try:
-            self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
+            self.connection.wait(_exchange(self, text, after, results))
         except psycopg.Error as error:
             return _committed(results, error)
         except BaseException:
-            self._end_exchange()
+            self.end_exchange()
             raise
         return _committed(results)
 
@@ -148,14 +160,14 @@ class SyncIO:
         """Run whole transactions in one round trip."""
         replies: list[list[PGresult]] = []
         try:
-            self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
+            self.connection.wait(_exchange_alone(self, transactions, replies, prepare=prepare))
         except BaseException as error:  # the driver reads all replies before it raises an interrupt of its wait
             if not isinstance(error, psycopg.Error):
-                self._end_exchange()
+                self.end_exchange()
             return _ran_alone(replies, error)
         return _ran_alone(replies)
 
-    def _end_exchange(self) -> None:
+    def end_exchange(self) -> None:
         """Wait until the server has ended the transactions of an interrupted exchange.
 
         So nothing is still in flight when the caller looks for what they have done. If the server does not respond,
@@ -163,14 +175,14 @@ class SyncIO:
         """
         pgconn: PGconn = self.connection.pgconn
         try:
-            self.connection.wait(_until(time.monotonic() + _DRAIN_SECONDS, _drained(pgconn)))
+            self.connection.wait(_until(time.monotonic() + _DRAIN_SECONDS, _drained(self.connection)))
         except (TimeoutError, psycopg.Error):
             pgconn.finish()
 
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
-        self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
+        self.connection.wait(_exchange_alone(self, [statements], replies, prepare=prepare))
         return _replied(replies[0])
 
     async def sleep(self, seconds: float) -> None:
@@ -181,8 +193,11 @@ class SyncIO:
 class AsyncIO:
     """Sends over an async connection, which is in autocommit mode unless it is the caller's."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, of_caller: bool = False) -> None:
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], report: Report = _ignore, *, of_caller: bool = False
+    ) -> None:
         self.connection: Any = connection
+        self.report = report
         self._of_caller = of_caller
 
     @cached_property
@@ -193,7 +208,7 @@ class AsyncIO:
         """Send several statements without values in one message."""
         if not self._of_caller:
             results: list[PGresult] = []
-            await self.connection.wait(_exchange(self.connection.pgconn, text, "", results))
+            await self.connection.wait(_exchange(self, text, "", results))
             return _rows_of_all(results)
         cursor = self._cursor
         await cursor.execute(text.encode(), prepare=False)
@@ -214,7 +229,7 @@ class AsyncIO:
         """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
         try:
-            await self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
+            await self.connection.wait(_exchange(self, text, after, results))
         except psycopg.Error as error:
             return _committed(results, error)
         return _committed(results)
@@ -223,7 +238,7 @@ class AsyncIO:
         """Run whole transactions in one round trip."""
         replies: list[list[PGresult]] = []
         try:
-            await self.connection.wait(_exchange_alone(self.connection, transactions, replies, prepare=prepare))
+            await self.connection.wait(_exchange_alone(self, transactions, replies, prepare=prepare))
         except BaseException as error:  # the driver reads all replies before it raises an interrupt
             return _ran_alone(replies, error)
         return _ran_alone(replies)
@@ -231,7 +246,7 @@ class AsyncIO:
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
-        await self.connection.wait(_exchange_alone(self.connection, [statements], replies, prepare=prepare))
+        await self.connection.wait(_exchange_alone(self, [statements], replies, prepare=prepare))
         return _replied(replies[0])
 
     async def sleep(self, seconds: float) -> None:
@@ -244,11 +259,17 @@ def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
-def _exchange(connection: PGconn, text: str, after: str, results: list[PGresult]) -> PQGen[None]:
+def _exchange(io: SyncIO | AsyncIO, text: str, after: str, results: list[PGresult]) -> PQGen[None]:
     """Send a commit and collect its results as they arrive; an error must not hide the results before it."""
-    connection.send_query((f"{text}; {after}" if after else text).encode())
-    yield from send(connection)
-    while (result := (yield from fetch(connection))) is not None:
+    pgconn: PGconn = io.connection.pgconn
+    state = _state_of(io.connection)
+    if state.unread:
+        _report_failed(io, (yield from _read_transaction(pgconn)))
+        state.unread = False
+        pgconn.exit_pipeline_mode()
+    pgconn.send_query((f"{text}; {after}" if after else text).encode())
+    yield from send(pgconn)
+    while (result := (yield from fetch(pgconn))) is not None:
         results.append(result)
 
 
@@ -281,18 +302,58 @@ def _rows_of(result: PGresult) -> Rows:
 
 # --- several statements in one message -----------------------------------------------------------------------------
 
-# The names of the statements that each connection has prepared, apart from those that the driver's cursors prepare.
-_prepared: WeakKeyDictionary[Any, dict[bytes, bytes]] = WeakKeyDictionary()
+
+class _ConnectionState:
+    """What is known of a connection between exchanges."""
+
+    __slots__ = ("names", "unread")
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, bytes] = {}
+        """The names of the statements it has prepared, apart from those that the driver's cursors prepare."""
+        self.unread = False
+        """Whether the reply to a transaction that nothing depends on has not been read."""
+
+
+_states: WeakKeyDictionary[Any, _ConnectionState] = WeakKeyDictionary()
+
+
+def _state_of(connection: Any) -> _ConnectionState:
+    state = _states.get(connection)
+    if state is None:
+        state = _states[connection] = _ConnectionState()
+    return state
+
+
+def is_idle(connection: Any) -> bool:
+    """Return whether the connection is alive, has no transaction open and was not interrupted within an exchange."""
+    pgconn: PGconn = connection.pgconn
+    if connection.closed:
+        return False
+    if (state := _states.get(connection)) is not None and state.unread:
+        return True
+    return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def _exchange_alone(
-    connection: Any, transactions: Iterable[Sequence[Statement]], replies: list[list[PGresult]], *, prepare: bool
+    io: SyncIO | AsyncIO,
+    transactions: Iterable[Sequence[Statement]],
+    replies: list[list[PGresult]],
+    *,
+    prepare: bool,
 ) -> PQGen[None]:
-    """Send the transactions without waiting in between; add the results of each to *replies* once it has ended."""
-    pgconn: PGconn = connection.pgconn
-    names = _prepared.setdefault(connection, {})
+    """Send the transactions without waiting in between; add the results of each to *replies* once it has ended.
+
+    If there are two, the results of the second are left unread.
+    """
+    pgconn: PGconn = io.connection.pgconn
+    state = _state_of(io.connection)
+    names, unread = state.names, state.unread
     new: dict[bytes, bytes] = {}
-    pgconn.enter_pipeline_mode()
+    if not unread:
+        pgconn.enter_pipeline_mode()
+    # If an interrupt arrives, the results of these transactions have to be read as well.
+    state.unread = False
     # Whether each result of each transaction is of a statement, not of its preparation.
     kept: list[list[bool]] = []
     for transaction in transactions:
@@ -311,26 +372,39 @@ def _exchange_alone(
             of_statements.append(True)
         pgconn.pipeline_sync()
     yield from send(pgconn)
-    for of_statements in kept:
-        results: list[PGresult] = []
-        try:
-            while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
-                if result is not None:
-                    results.append(result)
-                elif pgconn.status == ConnStatus.BAD:
-                    raise psycopg.OperationalError(pgconn.get_error_message())
-        except psycopg.OperationalError as lost:
-            # Before it closes a connection, the server usually tells why.
-            raise _error_of(results) or lost from lost
+    if unread:
+        _report_failed(io, (yield from _read_transaction(pgconn)))
+    leaves_last = len(kept) > 1 and all(kept[-1])
+    for of_statements in kept[:-1] if leaves_last else kept:
+        results = yield from _read_transaction(pgconn)
         flags = zip(results, of_statements, strict=False)
         replies.append([result for result, wanted in flags if wanted or result.status == _FATAL])
-    pgconn.exit_pipeline_mode()
+    if leaves_last:
+        state.unread = True
+    else:
+        pgconn.exit_pipeline_mode()
     if not any(map(_error_of, replies)):
         names.update(new)
 
 
-def _drained(pgconn: PGconn) -> PQGen[None]:
+def _read_transaction(pgconn: PGconn) -> PQGen[list[PGresult]]:
+    """Read the results of one transaction of a pipeline."""
+    results: list[PGresult] = []
+    try:
+        while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
+            if result is not None:
+                results.append(result)
+            elif pgconn.status == ConnStatus.BAD:
+                raise psycopg.OperationalError(pgconn.get_error_message())
+    except psycopg.OperationalError as lost:
+        # Before it closes a connection, the server usually tells why.
+        raise _error_of(results) or lost from lost
+    return results
+
+
+def _drained(connection: Any) -> PQGen[None]:
     """Read all replies of an exchange that was interrupted at any point."""
+    pgconn: PGconn = connection.pgconn
     piped = pgconn.status != ConnStatus.BAD and pgconn.pipeline_status != PipelineStatus.OFF
     if piped:
         # Perhaps the interrupt came before the statements were sent, or before this: one more does no harm.
@@ -339,6 +413,7 @@ def _drained(pgconn: PGconn) -> PQGen[None]:
         yield from send(pgconn)
     while pgconn.transaction_status == TransactionStatus.ACTIVE:
         yield from fetch(pgconn)
+    _state_of(connection).unread = False
     if piped:
         pgconn.exit_pipeline_mode()
 
@@ -355,6 +430,11 @@ def _until(deadline: float, waiting: PQGen[None]) -> PQGen[None]:
             state = waiting.send(ready)
     except StopIteration:
         return
+
+
+def _report_failed(io: SyncIO | AsyncIO, results: Sequence[PGresult]) -> None:
+    if (failed := _error_of(results)) is not None:
+        io.report(failed)
 
 
 def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:

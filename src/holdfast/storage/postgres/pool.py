@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
-from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.domain import errors
 from holdfast.storage.notifications import SyncListener
+from holdfast.storage.postgres.io import is_idle
 
 _SIZE = 20
 _TIMEOUT_SECONDS = 10.0
@@ -183,16 +183,6 @@ class AsyncPool:
             while True:
                 idle.append(self._idle.pop())
         _finish(idle)
-
-
-def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return whether the connection is alive, has no transaction open and was not interrupted within an exchange."""
-    pgconn = connection.pgconn
-    return (
-        not connection.closed
-        and pgconn.transaction_status == TransactionStatus.IDLE
-        and pgconn.pipeline_status == PipelineStatus.OFF
-    )
 
 
 def _break(connections: list[Any]) -> None:

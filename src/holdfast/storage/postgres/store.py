@@ -51,6 +51,7 @@ class PostgresStore:
     ) -> None:
         self._state = PostgresState(judged_by_server=clock is None)
         self._settings = commits.PostgresSettings(schema, clock, observe)
+        self._report = self._settings.report_notification
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
 
@@ -101,7 +102,7 @@ class PostgresStore:
         for fresh in (False, True):
             loan = Loan(additional=self._holds())
             try:
-                io = SyncIO(self._threads.lend(loan, fresh=fresh))
+                io = SyncIO(self._threads.lend(loan, fresh=fresh), self._report)
                 return runners.run_sync(self._attempt(operation, io, writes=writes, resent=resent))
             except commits.StaleConnectionError as error:
                 if fresh:
@@ -152,7 +153,8 @@ class PostgresStore:
             for fresh in (False, True):
                 connection = await pool.take(fresh=fresh, additional=additional)
                 try:
-                    outcome = await self._attempt(operation, AsyncIO(connection), writes=writes, resent=resent)
+                    io = AsyncIO(connection, self._report)
+                    outcome = await self._attempt(operation, io, writes=writes, resent=resent)
                 except commits.StaleConnectionError as error:
                     if fresh:
                         raise _unreachable(error) from error
@@ -227,7 +229,7 @@ class PostgresStore:
 
     def _begin(self, loan: Loan) -> SyncIO:
         for fresh in (False, True):
-            io = SyncIO(self._threads.lend(loan, fresh=fresh))
+            io = SyncIO(self._threads.lend(loan, fresh=fresh), self._report)
             try:
                 with translated(self._settings.schema):
                     runners.run_sync(commits.begin(self._settings, io, self._settings.begin_sharing))
@@ -248,7 +250,11 @@ class PostgresStore:
         pool = self._pool()
         connection = await self._open_async(pool)
         joined = external_transaction.PostgresAsyncExternalTransaction(
-            self._state, AsyncIO(connection), self._settings, self.notifier, own=True
+            self._state,
+            AsyncIO(connection, self._report),
+            self._settings,
+            self.notifier,
+            own=True,
         )
         try:
             try:
@@ -266,7 +272,11 @@ class PostgresStore:
             connection = await pool.take(fresh=fresh)
             try:
                 with translated(self._settings.schema):
-                    await commits.begin(self._settings, AsyncIO(connection), self._settings.begin_sharing)
+                    await commits.begin(
+                        self._settings,
+                        AsyncIO(connection, self._report),
+                        self._settings.begin_sharing,
+                    )
             except commits.StaleConnectionError as error:
                 pool.put_back(connection)
                 if fresh:
