@@ -96,11 +96,11 @@ class PythonSession(Session):
         """Return the seconds for *count* jobs of *scenario*."""
         match scenario:
             case "single":
-                return _timed(lambda: self._enqueue_each(0, count))
+                return timed(lambda: self._enqueue_each(0, count))
             case "threads-8" | "threads-32" | "threads-64":
                 return self._enqueue_in_threads(count, int(scenario.removeprefix("threads-")))
             case "bulk":
-                return _timed(lambda: self.fill(count))
+                return timed(lambda: self.fill(count))
             case "drain":
                 return self._drain(count, BATCH)
             case "one-by-one":
@@ -125,7 +125,7 @@ class PythonSession(Session):
             nonlocal handled
             handled = self.drain(batch)
 
-        seconds = _timed(work)
+        seconds = timed(work)
         if handled != count:
             raise CandidateFailedError(f"{type(self).__name__} handled {handled} of {count} jobs")
         return seconds
@@ -148,10 +148,11 @@ class PythonSession(Session):
                 thread.join()
 
         # Each thread enqueues the same number; scale the time for a remainder.
-        return _timed(finish) * count / (each * threads)
+        return timed(finish) * count / (each * threads)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that *work* takes."""
     # A full collection takes 15 ms after all imports, as long as 1,000 jobs: whether one is due must not decide.
     gc.collect()
     started = time.perf_counter()
