@@ -48,7 +48,7 @@ _TURNS = 10
 _IDLE_SECONDS = 5.0
 _QUICK_SCALE = 0.05
 _CALLS = 2_000
-_WRITER_SECONDS = 5.0
+_WRITER_SECONDS = 3.0
 
 
 def main(arguments: list[str] | None = None) -> list[Results]:
@@ -149,7 +149,8 @@ def measure_sqlite(options: argparse.Namespace, place: Path, log: Log) -> Result
     if "writers" in parts:
         log("SQLite: many writers")
         processes = max(2, scaled(writers.PROCESSES, min(1.0, scale)))
-        results.writers = writers.run_writers(processes, max(0.1, _WRITER_SECONDS * min(1.0, scale)))
+        seconds = max(0.1, _WRITER_SECONDS * min(1.0, scale))
+        results.writers = writers.run_writers(processes, seconds, scaled(writers.ROUNDS, min(1.0, scale)))
     if "worker" in parts:
         log("SQLite: a worker")
         results.worker = run_worker(on_files(place), **_worker(options))

@@ -6,17 +6,27 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench import call_cost
-from bench.candidates import Durability
+from bench.candidates import Durability, Engine
 from bench.isolation import TARGET_MS as ISOLATION_MS_MAX
 from bench.results import Results, ratio
+from bench.rounds import Cell
+from bench.worker import SLEEPING
 
 MEMORY_MEGABYTES_MAX = 64
+SINGLE_LEAST = 0.65
+ONE_BY_ONE_LEAST = 0.8
+PICKUP_MS_MAX = 0.8
 CLAIM_GROWTH_MAX = 1.5
 PINNED_GROWTH_MAX = 1.3
 WORKERS_SHARE_MIN = 0.8
 WORKER_LEAST = 0.7
 SLEEPING_LEAST = 0.8
 IDLE_MOST = 0.01
+# Jobs per second on the machine for which the targets were set: two cores, no other work.
+WORKER_RATES: dict[Engine, dict[str, int]] = {
+    "sqlite": {"sync, no-op": 25_000, "async, no-op": 20_000, SLEEPING: 20_000},
+    "postgres": {"sync, no-op": 20_000, "async, no-op": 20_000},
+}
 
 
 class Verdict(NamedTuple):
@@ -50,40 +60,34 @@ def _beside(
     return _at_least(path, against, least, found)
 
 
+def _reported(path: str, against: str, ours: Cell | None, theirs: Cell | None) -> Verdict:
+    return Verdict(path, f"none; the ratio to {against}", ratio(ours, theirs), None)
+
+
 def _scenarios(results: Results) -> Iterator[Verdict]:
-    for peer in ("huey", "plainjob"):
-        yield _beside(results, "drain, FULL", "drain", peer, "full", least=20)
-    yield _beside(results, "drain, NORMAL", "drain", "plainjob", "relaxed", least=8)
-    for peer in ("huey", "plainjob"):
-        yield _beside(results, "one job at a time, FULL", "one-by-one", peer, "full", least=1.5)
     single = results.cell("single", "holdfast", "full")
-    disk = results.cell("disk", "overwrite", "full")
-    yield _at_least("single enqueue, FULL", "the disk's overwrite and sync", 0.9, ratio(single, disk))
-    best = next(iter(results.peers("single", "full")), None)
-    name = "the best peer" if best is None else f"the best peer, {best.candidate}"
-    yield _at_least("single enqueue, FULL", name, 1.25, ratio(single, best))
-    yield _beside(results, "single enqueue, NORMAL", "single", "plainjob", "relaxed", least=1)
-    yield _beside(results, "bulk enqueue, FULL", "bulk", "plainjob", "full", least=1)
-    yield _beside(results, "bulk enqueue, NORMAL", "bulk", "plainjob", "relaxed", least=1)
+    bare = results.cell("single", "bare sqlite3", "full")
+    yield _at_least("single enqueue, FULL", "the bare loop", SINGLE_LEAST, ratio(single, bare))
+    # Holdfast commits twice for each job; huey once, and loses a job whose worker crashes.
+    yield _beside(results, "one job at a time, FULL", "one-by-one", "huey", "full", least=ONE_BY_ONE_LEAST)
+    peers: list[tuple[str, Durability, str]] = [("huey", "full", "FULL"), ("plainjob", "full", "FULL")]
+    for peer, durability, mode in [*peers, ("plainjob", "relaxed", "NORMAL")]:
+        ours, theirs = (results.cell("drain", name, durability) for name in ("holdfast", peer))
+        yield _reported(f"drain, {mode}", peer, ours, theirs)
 
 
 def _threads(results: Results) -> Iterator[Verdict]:
     single = results.cell("single", "holdfast", "full")
-    for threads, least in ((8, 3), (64, 5)):
+    for threads in (8, 64):
         many = results.cell(f"threads-{threads}", "holdfast", "full")
-        yield _at_least(f"enqueue by {threads} threads, FULL", "one caller", least, ratio(many, single))
+        yield _reported(f"enqueue by {threads} threads, FULL", "one caller", many, single)
 
 
 def _pickup(results: Results) -> Iterator[Verdict]:
-    for durability, mode in (("full", "FULL"), ("relaxed", "NORMAL")):
-        ours = results.latency("holdfast", durability)  # type: ignore[arg-type]  # one of the two
-        peers = [one for one in results.latencies if one.durability == durability and one is not ours]
-        if ours is None or not peers:
-            yield Verdict(f"pick-up p50, {mode}", "at most 1/3 of the best peer", None, None)
-            continue
-        best = min(peers, key=lambda one: one.percentile(0.5))
-        found = ours.percentile(0.5) / best.percentile(0.5)
-        yield Verdict(f"pick-up p50, {mode}", f"at most 0.33x {best.candidate}", found, found <= 1 / 3)
+    ours = results.latency("holdfast", "relaxed")
+    found = None if ours is None else ours.percentile(0.5) * 1e3
+    met = None if found is None else found <= PICKUP_MS_MAX
+    yield Verdict("pick-up p50 across processes, NORMAL", f"at most {PICKUP_MS_MAX:g} ms", found, met)
 
 
 def _claims(results: Results) -> Iterator[Verdict]:
@@ -133,7 +137,10 @@ def _worker(results: Results) -> Iterator[Verdict]:
         return
     for handlers, rate, against, bound in found.compared():
         least = WORKER_LEAST if against == "the raw engine" else SLEEPING_LEAST
-        yield _at_least(f"worker: {handlers}", against, least, rate / bound)
+        # Rates of one machine say little about another, so the verdict is on the ratio.
+        aimed = WORKER_RATES[results.engine].get(handlers)
+        shown = f"{against}; here {rate:,.0f}/s" + ("" if aimed is None else f", aimed at {aimed:,}/s")
+        yield _at_least(f"worker: {handlers}", shown, least, rate / bound)
     share = found.idle_share
     yield Verdict("worker: idle", f"at most {IDLE_MOST:g} of a core", share, share <= IDLE_MOST)
 

@@ -34,6 +34,7 @@ from holdfast.worker.worker import Worker
 JOBS = 10_000
 SLEEP_SECONDS = 0.001
 SLEEPERS = 100
+SLEEPING = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"
 _FILL_BATCH = 5_000
 
 
@@ -69,13 +70,12 @@ class WorkerFigures(NamedTuple):
 
     def compared(self) -> list[tuple[str, float, str, float]]:
         """Return each rate with its bound: handlers, rate, name of the bound, rate of the bound."""
-        sleeping = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"
         return [
             ("sync, no-op", self.blocking, "the raw engine", self.raw),
             ("async, no-op", self.awaited, "the raw engine", self.raw),
-            (sleeping, self.sleeping, "capacity of the slots", self.slots_bound),
-            (sleeping, self.sleeping, "settle rate of the engine", self.engine_bound),
-            (sleeping, self.sleeping, "engine and empty loop on one core", self.core_bound),
+            (SLEEPING, self.sleeping, "capacity of the slots", self.slots_bound),
+            (SLEEPING, self.sleeping, "settle rate of the engine", self.engine_bound),
+            (SLEEPING, self.sleeping, "engine and empty loop on one core", self.core_bound),
         ]
 
 

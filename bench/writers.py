@@ -2,7 +2,8 @@
 
 Each process enqueues one job after the other. For comparison, each of as many processes takes a lock on one file by
 `flock`, writes and syncs as many bytes as a commit does, and releases it: the order in which the kernel grants that
-lock is all that they have in common. The figures are times of whole calls.
+lock is all that they have in common. The figures are times of whole calls. Both run in several rounds, one after the
+other: the longest waits depend on what else the machine does, so that only those of one round can be compared.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import holdfast
 from bench.candidates import payload
 
 PROCESSES = 16
+ROUNDS = 7
 # What the commit of one enqueue appends to the log: four pages with their headers.
 _COMMIT_BYTES = 4 * (4096 + 24)
 
@@ -89,30 +91,54 @@ def quantile(times: list[float], share: float) -> float:
 
 
 class WriterTimes(NamedTuple):
-    """How many calls there were, and how long they took."""
+    """The calls of all rounds, and how long they took: medians of the rounds, and the range of the longest waits."""
 
     calls: int
     median_ms: float
     p99_ms: float
     p999_ms: float
+    p999_least_ms: float
+    p999_most_ms: float
+    ratio: float
+    """The median, over the rounds, of p99.9 divided by that of `flock` in the same round."""
+    ratio_least: float
+    ratio_most: float
 
     def row(self) -> tuple[str, ...]:
-        """Return the figures as text, and how many times the median the longest waits are."""
-        times = (f"{self.median_ms:.1f}", f"{self.p99_ms:.1f}", f"{self.p999_ms:.1f}")
-        return str(self.calls), *times, f"{self.p999_ms / self.median_ms:.0f}"
+        """Return the figures as text."""
+        waits = f"{self.p999_ms:.1f} ({self.p999_least_ms:.1f} to {self.p999_most_ms:.1f})"
+        beside = f"{self.ratio:.2f} ({self.ratio_least:.2f} to {self.ratio_most:.2f})"
+        return str(self.calls), f"{self.median_ms:.1f}", f"{self.p99_ms:.1f}", waits, beside
 
 
-HEAD = ("calls", "number", "median ms", "p99 ms", "p99.9 ms", "p99.9 / median")
+HEAD = ("calls", "number", "median ms", "p99 ms", "p99.9 ms (range of rounds)", "p99.9 beside flock (range)")
 
 
-def run_writers(processes: int, seconds: float) -> dict[str, WriterTimes]:
-    """Measure all calls, one after the other."""
-    found = {}
-    for name in CALLS:
-        times = measure(name, processes, seconds)
-        shown = (median(times), quantile(times, 0.99), quantile(times, 0.999))
-        found[name] = WriterTimes(len(times), *(one * 1000 for one in shown))
-    return found
+def run_writers(processes: int, seconds: float, rounds: int) -> dict[str, WriterTimes]:
+    """Measure all calls in each round, each of them first in turn, so that they share what else the machine does."""
+    names = list(CALLS)
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
+    for index in range(rounds):
+        for name in names if index % 2 else reversed(names):
+            found[name].append(measure(name, processes, seconds))
+    return {name: _times(times, found["flock"]) for name, times in found.items()}
+
+
+def _times(rounds: list[list[float]], beside: list[list[float]]) -> WriterTimes:
+    """Return the figures of all rounds of a call, and of `flock` in the same rounds."""
+    longest = [quantile(times, 0.999) * 1000 for times in rounds]
+    ratios = [mine / (quantile(other, 0.999) * 1000) for mine, other in zip(longest, beside, strict=True)]
+    return WriterTimes(
+        sum(map(len, rounds)),
+        median(quantile(times, 0.5) * 1000 for times in rounds),
+        median(quantile(times, 0.99) * 1000 for times in rounds),
+        median(longest),
+        min(longest),
+        max(longest),
+        median(ratios),
+        min(ratios),
+        max(ratios),
+    )
 
 
 def show(found: dict[str, WriterTimes], console: Console) -> None:
@@ -127,9 +153,10 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
-    show(run_writers(options.processes, options.seconds), Console())
+    show(run_writers(options.processes, options.seconds, options.rounds), Console())
 
 
 if __name__ == "__main__":

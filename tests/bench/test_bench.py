@@ -16,7 +16,7 @@ from bench.registry import all_candidates
 from bench.results import Results, as_json, store
 from bench.rounds import SQLITE_PLANS, Cell
 from bench.sessions import ENQUEUED, SETTLED, WAYS
-from bench.targets import verdicts
+from bench.targets import Verdict, verdicts
 
 pytestmark = pytest.mark.slow("the bench measures every scenario once")
 
@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def _rates(**rates: list[float]) -> Results:
-    cells = [Cell("drain", name, "full", values) for name, values in rates.items()]
+    cells = [Cell("one-by-one", name, "full", values) for name, values in rates.items()]
     return Results("sqlite", {}, {}, {}, cells=cells)
 
 
@@ -87,17 +87,25 @@ def test_every_candidate_shows_its_settings(results: Results) -> None:
 
 
 def test_a_target_compares_the_rounds_one_by_one() -> None:
-    found = verdicts(_rates(holdfast=[40.0, 100.0, 90.0], huey=[2.0, 4.0, 5.0]))
+    found = {one.path: one for one in verdicts(_rates(holdfast=[4.0, 10.0, 9.0], huey=[2.0, 4.0, 5.0]))}
 
-    against_huey = found[0]
-    assert (against_huey.found, against_huey.met) == (20.0, True)
+    against_huey = found["one job at a time, FULL"]
+    assert (against_huey.found, against_huey.met) == (2.0, True)
 
 
 def test_a_missed_target_is_reported() -> None:
-    [against_huey, against_plainjob, *_] = verdicts(_rates(holdfast=[38.0], huey=[2.0]))
+    found = {one.path: one for one in verdicts(_rates(holdfast=[1.0], huey=[2.0]))}
 
-    assert (against_huey.found, against_huey.met) == (19.0, False)
-    assert (against_plainjob.found, against_plainjob.met) == (None, None)
+    against_huey, single = found["one job at a time, FULL"], found["single enqueue, FULL"]
+    assert (against_huey.found, against_huey.met) == (0.5, False)
+    assert (single.found, single.met) == (None, None)
+
+
+def test_a_ratio_without_a_target_is_neither_met_nor_missed() -> None:
+    cells = [Cell("drain", "holdfast", "full", [9.0]), Cell("drain", "huey", "full", [3.0])]
+    found = verdicts(Results("sqlite", {}, {}, {}, cells=cells))
+
+    assert Verdict("drain, FULL", "none; the ratio to huey", 3.0, None) in found
 
 
 def test_the_length_of_a_bar_is_proportional_to_its_value() -> None:

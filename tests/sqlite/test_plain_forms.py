@@ -115,6 +115,35 @@ def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outco
     compare([("enqueue_many", jobs), ("claim", 12, {}), ("change", change), ("settle", 12, outcome)])
 
 
+@pytest.mark.parametrize("count", [12, 9], ids=["all jobs of a claim", "a part of them"])
+@pytest.mark.parametrize("options", [{}, {"tags": {"a": "b"}}, {"priority": 1}], ids=["usual", "tagged", "first"])
+def test_jobs_of_one_claim_are_settled_alike_in_one_update(options: dict[str, Any], count: int) -> None:
+    jobs: list[tuple[str, dict[str, Any]]] = [("send", options if number == 5 else {}) for number in range(12)]
+    compare([("enqueue_many", jobs), ("claim", 12, {}), ("settle", count, Done()), ("settle", 12, Done())])
+
+
+def test_usual_jobs_with_consecutive_numbers_are_settled_by_an_update_of_the_range(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+
+        def statements(*jobs: NewJob) -> list[str]:
+            """Enqueue and claim jobs, settle all but the first in the opposite order, return the updates of that."""
+            queue.enqueue_many(jobs)
+            first, *claims = queue.claim_many(limit=len(jobs), worker="w")
+            seen.clear()
+            queue.settle_many([(claim, Done()) for claim in reversed(claims)])
+            updates = [name for name in seen if name.startswith("job_done")]
+            queue.settle(first, Done())
+            return updates
+
+        usual, tagged = NewJob("a"), NewJob("a", tags={"a": "b"})
+        statements(usual)  # The first claim of an opened queue has no plain form.
+        assert statements(*[usual] * 10) == ["job_done_range_plain"]
+        assert statements(*[usual] * 5, tagged, *[usual] * 4) == ["job_done_same"]
+        # In the order of the tenants.
+        assert statements(*[NewJob("a", tenant=f"{number % 2}") for number in range(12)]) == ["job_done_range_plain"]
+
+
 @pytest.mark.parametrize("options", [{}, {"priority": 1, "tags": {"a": "b"}}], ids=["alike", "different"])
 def test_more_jobs_than_one_statement_stores_are_stored_alike(options: dict[str, Any]) -> None:
     jobs: list[tuple[str, dict[str, Any]]] = [("send", options if number % 2 else {}) for number in range(45)]

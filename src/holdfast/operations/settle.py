@@ -94,8 +94,15 @@ def divide_settlements(
 
     A single settlement with more keys is its own part: its follow-ups are written in one statement, in key order.
     """
-    if len(outcomes) == 1 or not any(checked.follow_ups for _, checked in outcomes):
+    if len(outcomes) == 1:
         return [outcomes]
+    for _, checked in outcomes:
+        if checked.follow_ups:
+            return _divided(outcomes)
+    return [outcomes]
+
+
+def _divided(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Sequence[tuple[Claim, CheckedOutcome]]]:
     parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
     room = limits.KEYS_LOCKED_MAX
     for claim, checked in outcomes:
@@ -132,10 +139,12 @@ def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int,
         if checked is not last:
             # Most outcomes of a worker are the same object.
             last, plain = checked, is_plain_success(checked)
-        if checked.follow_ups or seq in indexes:
+        if seq in indexes:
             return None
         if plain:
             indexes[seq] = index
+        elif checked.follow_ups:
+            return None
     return indexes
 
 

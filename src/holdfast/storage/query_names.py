@@ -351,6 +351,7 @@ SqliteQuery: TypeAlias = Literal[
     "job_done_held",
     "job_done_held_one",
     "job_done_plain",
+    "job_done_range_plain",
     "job_done_same",
     "job_done_unchanged",
     "job_done_one",

@@ -277,6 +277,8 @@ class PlainClaim(NamedTuple):
     routing: RoutingTable
     request: ClaimRequest
     now: Now
+    are_usual: bool
+    """Whether none of them has one of the values that few jobs have."""
     ended: dict[tuple[int, int, int], Ended] | None = None
     """What is counted of jobs that are done, by route, due time and end: the same for most jobs of a large claim."""
 
@@ -326,6 +328,10 @@ class ClaimedRow(LazyRow):
         row = self._row
         return None if row[PACKED] is not None or self._claim.routing.limits else row[4]
 
+    def are_all_usual(self) -> bool:
+        """Return whether the same is true of all jobs of the claim."""
+        return self._claim.are_usual and not self._claim.routing.limits
+
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])
     tenant = property(lambda self: self._row[3])
@@ -360,7 +366,7 @@ class ClaimedRow(LazyRow):
 
     def make(self) -> JobRow:
         """Return the row."""
-        routing, request, now, _ = self._claim
+        routing, request, now, _, _ = self._claim
         row, none = self._row, None
         if row[PACKED] is not None:
             return transitions.claim(ready_job(routing, row), request, self._index, now).after

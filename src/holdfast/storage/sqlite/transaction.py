@@ -195,7 +195,7 @@ class SqliteTransaction(SqlTransaction):
         if packed is not None and narrow_rows.is_recorded(row):
             return None
         # By the constructors, each of these would take twice the time.
-        claimed = tuple.__new__(narrow_rows.PlainClaim, (plans.routing, request, now, None))
+        claimed = tuple.__new__(narrow_rows.PlainClaim, (plans.routing, request, now, packed is None, None))
         if holder is not None:
             self._observe("job_claim_next")
             values = (row[1], holder, token, lease_ms + request.lease_ms, wall_ms, request.acknowledged)
@@ -228,9 +228,10 @@ class SqliteTransaction(SqlTransaction):
             if in_turns and rows:
                 plans.lone = rows[-1][-1] == 1
                 rows = claim_order.take_turns_of(rows, _place, _by_due_time, limit)
-        if not rows or (not narrow_rows.are_usual(rows) and any(map(narrow_rows.is_recorded, rows))):
+        are_usual = narrow_rows.are_usual(rows)
+        if not rows or (not are_usual and any(map(narrow_rows.is_recorded, rows))):
             return None
-        claimed = narrow_rows.PlainClaim(plans.routing, request, now, {})
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual, {})
         if plan.gated:
             counting = await plain_gates.admit(self, plans.routing, rows, now)
             if counting is None:
@@ -252,7 +253,7 @@ class SqliteTransaction(SqlTransaction):
         self, claimed: narrow_rows.PlainClaim, rows: Sequence[Row], counting: Sequence[int | None] | None = None
     ) -> None:
         """Lease the jobs of *rows*, each at the gate that counts it if they are *counting*."""
-        _, request, now, _ = claimed
+        request, now = claimed.request, claimed.now
         values: dict[str, Any] = {
             "acknowledged": request.acknowledged,
             "worker": request.worker,
@@ -270,7 +271,7 @@ class SqliteTransaction(SqlTransaction):
         seqs = [row[1] for row in rows]
         if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
             values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
-            name: QueryName = "job_claim_range_plain" if narrow_rows.are_usual(rows) else "job_claim_range"
+            name: QueryName = "job_claim_range_plain" if claimed.are_usual else "job_claim_range"
             await self._change(name, values, len(rows))
             return
         values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
@@ -326,22 +327,19 @@ class SqliteTransaction(SqlTransaction):
     async def _finish_many(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
         now = self._clock.now()
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
-        results: dict[tuple[int, str], dict[int, str | None]] = {}
-        claims: dict[int, Claim] = {}
+        results: dict[tuple[int, str], tuple[Claim, dict[int, str | None]]] = {}
         last_epoch, last_token = 0, ""
         group: dict[int, str | None] = {}
         for claim, checked in settlements:
             seq, _, epoch, token = fence_of(claim)
             if epoch != last_epoch or token is not last_token:
                 last_epoch, last_token = epoch, token
-                group = results.setdefault((epoch, token), {})
+                _, group = results.setdefault((epoch, token), (claim, {}))
             group[seq] = checked.result_json
-            claims[seq] = claim
         finished: dict[int, Row] = {}
         others: list[Row] = []
-        for (epoch, token), group in results.items():
+        for (epoch, token), (first, group) in results.items():
             held = {"epoch": epoch, "token": token, **times}
-            first = claims[next(iter(group))]
             if len(group) >= _GROUP_MIN and (found := await self._finish_group(first, group, held)):
                 finished |= found
             else:
@@ -351,7 +349,10 @@ class SqliteTransaction(SqlTransaction):
             finished |= {row[0]: row[1:-2] for row in rows}
             await self._wake_after(rows, now)
         if finished:
-            seqs = [seq for seq in claims if seq in finished]
+            seqs = list(finished)
+            if others or len(results) > 1:
+                # In the order of the call.
+                seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
             await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
             self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
@@ -371,12 +372,16 @@ class SqliteTransaction(SqlTransaction):
         priority, event_count = columns.priority, columns.event_count
         gated = self._may_be_gated(first)
         values: dict[str, Any] = {"priority": priority, "event_count": event_count, "gated": gated, **held}
-        name: QueryName = "job_done_same"
-        different = set(results.values())
-        if len(different) == 1:
-            values["seqs"], values["result"] = list(results), different.pop()
+        lowest, highest, different = min(results), max(results), set(results.values())
+        name: QueryName = "job_done_each"
+        if len(different) > 1:
+            values["results"] = results
+        elif highest - lowest < len(results) and type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual():
+            name = "job_done_range_plain"
+            values |= {"first": lowest, "last": highest, "result": different.pop()}
         else:
-            name, values["results"] = "job_done_each", results
+            name = "job_done_same"
+            values |= {"seqs": list(results), "result": different.pop()}
         await self.query("savepoint")
         [[changed]] = await self.query(name, values)
         if changed != len(results):
