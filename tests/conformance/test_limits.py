@@ -58,6 +58,18 @@ class TestConcurrency:
         finish(queue, [claim for claim in claims if claim.job.tenant == "a"])
         assert tenants(queue.claim_many(limit=20)) == {"a": 2}
 
+    def test_jobs_of_several_kinds_that_are_claimed_together_count_at_their_own_keys(self, queue: Queue) -> None:
+        queue.limits.set("llm", kinds=["call", "embed"], key="tenant", concurrency=1)
+        enqueue(queue, 1, tenant="a")
+        enqueue(queue, 1, kind="embed", tenant="b")
+        enqueue(queue, 1, tenant="c")
+        first, second, third = queue.claim_many(limit=3)
+        assert [claim.job.tenant for claim in (first, second, third)] == ["a", "b", "c"]
+
+        finish(queue, [second])
+        enqueue(queue, 1, tenant="c")
+        assert queue.claim_many(limit=3) == []
+
     @pytest.mark.parametrize(
         ("key", "options"),
         [
