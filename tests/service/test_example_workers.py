@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -17,8 +17,10 @@ import pytest
 import holdfast
 from holdfast import Queue
 from tests.project.sources import ROOT
+from tests.support.postgres_server import fresh_database
 from tests.support.serve_process import ServeProcess
 from tests.support.service import TIMEOUT, wait_until
+from tests.support.stores import DURABLE_ENGINES
 
 EXAMPLES = ROOT / "examples"
 JOBS = 10
@@ -60,6 +62,7 @@ def done(queue: Queue) -> int:
 
 
 @pytest.mark.slow("it starts a server three times")
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 @pytest.mark.parametrize(
     ("command", "kind", "payload", "result"),
     [
@@ -82,12 +85,13 @@ def done(queue: Queue) -> int:
     ],
 )
 def test_a_worker_settles_every_job_once_although_its_server_is_killed(
-    tmp_path: Path, command: list[str], kind: str, payload: dict[str, str], result: object
+    tmp_path: Path, engine: str, command: list[str], kind: str, payload: dict[str, str], result: object
 ) -> None:
-    path = tmp_path / "jobs.db"
-    with holdfast.connect(path) as queue:
+    log = tmp_path / "serve.log"
+    stores = fresh_database() if engine == "postgres" else nullcontext(str(tmp_path / "jobs.db"))
+    with stores as url, holdfast.connect(url) as queue:
         token = queue.admin.tokens.create("worker", roles=["work"]).text
-        server = ServeProcess(path)
+        server = ServeProcess(url, log=log)
         try:
             with working(command, server, token) as worker:
                 for reached in KILLS:
@@ -97,7 +101,7 @@ def test_a_worker_settles_every_job_once_although_its_server_is_killed(
                     wait_until(lambda reached=reached: done(queue) >= reached)  # type: ignore[misc]
                     server.end(signal.SIGKILL)
                     server.close()
-                    server = ServeProcess(path, port=server.port)
+                    server = ServeProcess(url, port=server.port, log=log)
                 wait_until(lambda: done(queue) == JOBS)
                 # A killed server may have stored a settlement without an answer, which the worker sends again.
                 queue.enqueue(kind, payload, events="all")

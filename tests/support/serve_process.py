@@ -14,10 +14,10 @@ from tests.support.service import TIMEOUT, Client
 
 
 class ServeProcess:
-    """A server in a process of its own."""
+    """A server in a process of its own. Its log is beside the file of the store unless *log* is given."""
 
-    def __init__(self, path: Path, *arguments: str, port: int = 0) -> None:
-        self.errors = path.with_suffix(".log")
+    def __init__(self, store: Path | str, *arguments: str, port: int = 0, log: Path | None = None) -> None:
+        self.errors = log or Path(store).with_suffix(".log")
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [
@@ -25,7 +25,7 @@ class ServeProcess:
                     "-m",
                     "holdfast",
                     "--url",
-                    str(path),
+                    str(store),
                     "serve",
                     "--port",
                     str(port),
