@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Deferred, Done, Failed, Queue
-from holdfast.operations import flow_limits, maintenance
+from holdfast.operations import flow_limits, maintenance, sessions
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.runners import SyncRunner
 from holdfast.types import SessionClaim
@@ -74,6 +74,25 @@ def test_an_entry_behind_a_parked_one_does_not_overtake_it(limited: Queue) -> No
     end(limited, turn)
     end(limited, take_any(limited))
     assert texts(take_any(limited)) == ["b2"]
+
+
+def test_a_session_whose_first_entry_is_parked_has_no_head_that_claims_would_pass_over(limited: Queue) -> None:
+    say(limited, "a1", session="a")
+    turn = take_any(limited)
+    say(limited, "b1", "b2", session="b", join=False)
+    assert limited.sessions.claim_next() is None
+    numbers = [job.number for job in limited.jobs(kind="chat.message")]
+
+    async def heads(tx: StoreTransaction) -> list[bool]:
+        jobs = await tx.jobs_by_seq(numbers)
+        found = await tx.sessions_by_number(sessions.sessions_of(jobs))
+        return [session.head is not None for session in found]
+
+    runner = SyncRunner(store_of(limited))
+    assert runner.write(heads) == [False, False]
+    end(limited, turn)
+    limited.claim_many(kinds=["none"])
+    assert runner.write(heads) == [False, True]
 
 
 @pytest.mark.parametrize("way", ["failed", "retried", "expired"])
