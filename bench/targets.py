@@ -158,9 +158,8 @@ def _isolation(results: Results) -> Iterator[Verdict]:
 def _postgres_scenarios(results: Results) -> Iterator[Verdict]:
     for peer, least in (("graphile-worker", 1.5), ("pgqueuer", 3.0), ("awa-pg", 5.0)):
         yield _beside(results, "drain", "drain", peer, "full", least=least)
-    yield _beside(results, "bulk enqueue", "bulk", "pgqueuer", "full", least=1.6)
-    yield _beside(results, "single enqueue", "single", "pgqueuer", "full", least=1.4)
-    yield _beside(results, "single enqueue", "single", "pgbench", "full", least=0.75)
+    yield _beside(results, "bulk enqueue", "bulk", "pgqueuer", "full", least=1.4)
+    yield _beside(results, "single enqueue", "single", "pgbench", "full", least=0.8)
 
 
 def _postgres_pickup(results: Results) -> Iterator[Verdict]:

@@ -120,7 +120,8 @@ def test_the_job_of_a_caller_with_a_key_goes_on_whenever_the_caller_leaves(
         wait_until(lambda: upstream.generations)
     answer = gateway.open(stream=stream, headers={"idempotency-key": "k"})
     if window in {"queued", "loading"}:
-        wait_until(lambda: upstream.events("load") and len(gateway.gateway.exchanges.unfinished()) == 1 + bool(other))
+        # Until the job is stored: the gateway knows the request before.
+        wait_until(lambda: upstream.events("load") and len(gateway.jobs()) == 1 + bool(other))
     else:
         wait_until(lambda: upstream.generations)
     if window == "in the answer" and stream:
