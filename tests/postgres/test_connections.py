@@ -16,11 +16,14 @@ import holdfast
 from holdfast import InvalidInput, Misconfigured
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.errors import StoreBusy
+from holdfast.storage import runners
 from holdfast.storage.cancellation import finish_despite_cancellation
-from holdfast.storage.postgres import pool
+from holdfast.storage.postgres import commits, pool
+from holdfast.storage.postgres.io import Statement, SyncIO, is_idle
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
+from tests.support.postgres_server import database_url
 
 
 class TestOptions:
@@ -334,3 +337,21 @@ def test_work_that_fails_after_its_caller_was_cancelled_leaves_no_error_for_the_
 
     asyncio.run(main())
     assert logged == []
+
+
+def test_a_commit_whose_last_statement_fails_leaves_no_transaction_open() -> None:
+    settings = commits.PostgresSettings("holdfast", None, commits.unobserved)
+    with psycopg.connect(database_url(), autocommit=True) as connection:
+        server = SyncIO(connection)
+        for statement in (b"select 1", b"select 1 / 0"):  # the first prepares the notification
+            runners.run_sync(server.message("begin"))
+            committing = commits.commit(settings, server, {"topic"}, [Statement(statement)])
+            if statement == b"select 1":
+                runners.run_sync(committing)
+            else:
+                with pytest.raises(psycopg.errors.DivisionByZero):
+                    runners.run_sync(committing)
+        assert not is_idle(connection)
+        runners.run_sync(commits.roll_back(server))
+        assert is_idle(connection)
+        assert runners.run_sync(server.message("select 1")) == [(1,)]

@@ -86,7 +86,7 @@ class ServerIO(Protocol):
         """Run one or two transactions in one round trip; return the rows of each statement of the first.
 
         The server works on the first while *transactions* makes the second. The reply to the second is read by the
-        next exchange on the connection, unless a statement of it was prepared for the first time.
+        next exchange on the connection, unless the first has failed or a statement was prepared for the first time.
         If the first has committed and anything fails or is interrupted after it, raise `AfterCommitError`.
         """
         ...
@@ -344,7 +344,7 @@ def _exchange_alone(
 ) -> PQGen[None]:
     """Send the transactions without waiting in between; add the results of each to *replies* once it has ended.
 
-    If there are two, the results of the second are left unread.
+    If there are two and the first has not failed, the results of the second are left unread.
     """
     pgconn: PGconn = io.connection.pgconn
     state = _state_of(io.connection)
@@ -374,14 +374,15 @@ def _exchange_alone(
     yield from send(pgconn)
     if unread:
         _report_failed(io, (yield from _read_transaction(pgconn)))
-    leaves_last = len(kept) > 1 and all(kept[-1])
-    for of_statements in kept[:-1] if leaves_last else kept:
+    for of_statements in kept:
+        # After an error the transaction may still be open, which only an exchange without unread replies shows.
+        if replies and all(of_statements) and _error_of(replies[0]) is None:
+            state.unread = True
+            break
         results = yield from _read_transaction(pgconn)
         flags = zip(results, of_statements, strict=False)
         replies.append([result for result, wanted in flags if wanted or result.status == _FATAL])
-    if leaves_last:
-        state.unread = True
-    else:
+    if not state.unread:
         pgconn.exit_pipeline_mode()
     if not any(map(_error_of, replies)):
         names.update(new)
