@@ -1,6 +1,6 @@
 # The commands of this project. Each prepares its environment, again only after a change of pyproject.toml or
 # constraints.txt. PYTHON=/path/to/python selects the interpreter; the default is the first working CPython from 3.11
-# up.
+# up, and of several with the same version that of the system, whose build is usually the fastest.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

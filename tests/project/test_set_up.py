@@ -138,6 +138,20 @@ def test_an_interpreter_in_a_version_managers_folder_is_found_behind_its_shims(s
     assert found.stdout == "3.11 /somewhere/python3\n"
 
 
+def test_of_interpreters_with_the_same_version_that_of_the_system_is_found(tmp_path: Path) -> None:
+    _link_tools(tmp_path / "tools")
+    folders = {"a": "3.12 /a a/python", "b": "3.11 /b/python", "c": "3.12 /usr/bin/python3.12", "d": "3.12 /d/python"}
+    for folder, answer in folders.items():
+        interpreter = tmp_path / folder / "python3"
+        interpreter.parent.mkdir()
+        interpreter.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        interpreter.chmod(0o755)
+
+    found = _run("scripts/find-pythons", PATH=":".join(str(tmp_path / name) for name in (*folders, "tools")))
+
+    assert found.stdout == "3.12 /usr/bin/python3.12\n3.11 /b/python\n"
+
+
 def test_a_chosen_interpreter_that_does_not_start_is_named(shims: Path, tmp_path: Path) -> None:
     chosen = str(shims / "python3")
 
@@ -151,7 +165,7 @@ def test_a_chosen_interpreter_that_does_not_start_is_named(shims: Path, tmp_path
 def _link_tools(folder: Path) -> None:
     # Only the tools of the script, which keeps real interpreters off PATH.
     folder.mkdir()
-    for tool in ("sh", "awk", "env"):
+    for tool in ("sh", "awk", "env", "tr", "sed"):
         found = shutil.which(tool)
         assert found is not None
         (folder / tool).symlink_to(found)
