@@ -37,7 +37,7 @@ def _messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 class TestRetrying:
     def test_each_change_of_state_is_logged_once_with_a_summary(self, caplog: pytest.LogCaptureFixture) -> None:
-        timer = MovableTimer()
+        timer = MovableTimer(stands_still=True)
         retrying = RetryState("claims", timer)
         for _ in range(50):
             retrying.failed(StoreUnreachable("no answer"))
