@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 _MEMORY = Path("/dev/shm")
-_BYTES_NEEDED = 2 << 30
+# For the files of tests and the servers of eight processes.
+_BYTES_NEEDED = 4 << 30
 
 
 def _memory_folder() -> str | None:

@@ -79,7 +79,9 @@ class Server:
     ) -> None:
         self.installation = installation or preferred()
         self.user = server_user()
-        self.folder = fresh_folder(self.user, *([str(place)] if place else []))
+        # By default where the files of tests are: `make test` keeps them in memory.
+        folder = place or os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+        self.folder = fresh_folder(self.user, str(folder))
         self._settings = {**SETTINGS, **settings}
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -211,6 +213,7 @@ def _make_template(installation: Installation, meeting: Path) -> _Template:
         "postgres",
         "--auth=trust",
         "--no-sync",
+        "--wal-segsize=1",  # megabyte: each server has a copy of the first segment, and keeps up to 64 of them
         "--encoding=UTF8",
         "--locale=C",
     ]
