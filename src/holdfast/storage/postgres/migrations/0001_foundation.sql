@@ -912,6 +912,7 @@ create function holdfast.plain_guard_1(
 $$
 declare
     before_all constant bigint := 9223372036854775807;
+    snapshot pg_snapshot;
     next_transaction bigint;
 begin
     wall_ms := coalesce(clock_ms, holdfast.clock_ms());
@@ -927,21 +928,26 @@ begin
     perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
     if (select value from holdfast.meta where name = 'routing_version') <> known_version then
         refused := 'routing';
-    elsif chosen_token is not null and exists (
-        select 1 from holdfast.lease l
-         cross join lateral unnest(l.seqs) as u (seq)
-          join holdfast.job j on j.seq = u.seq
-         where l.worker = of_worker and l.token = chosen_token
-           and j.state = 'running' and j.worker = of_worker and j.lease_token = chosen_token
-    ) then
-        refused := 'token';
-    elsif holdfast.is_due_1(wall_low, wall_low, wall_ms, lease_low, lease_ms) then
+    elsif chosen_token is not null then
+        -- By itself: starting a statement takes time even if its first condition is false.
+        if exists (
+            select 1 from holdfast.lease l
+             cross join lateral unnest(l.seqs) as u (seq)
+              join holdfast.job j on j.seq = u.seq
+             where l.worker = of_worker and l.token = chosen_token
+               and j.state = 'running' and j.worker = of_worker and j.lease_token = chosen_token
+        ) then
+            refused := 'token';
+        end if;
+    end if;
+    if refused is null and holdfast.is_due_1(wall_low, wall_low, wall_ms, lease_low, lease_ms) then
         refused := 'due';
     end if;
     -- Transactions before this one have ended.
-    select pg_snapshot_xmin(s.snapshot)::text::bigint, pg_snapshot_xmax(s.snapshot)::text::bigint
-      into oldest_open, next_transaction from pg_current_snapshot() as s (snapshot);
+    snapshot := pg_current_snapshot();
+    oldest_open := pg_snapshot_xmin(snapshot)::text::bigint;
     if examines then
+        next_transaction := pg_snapshot_xmax(snapshot)::text::bigint;
         -- Of transactions that are open for long, only those matter that hold the routing table, as every one does that
         -- makes jobs ready. The server shows the low half of their numbers.
         oldest_open := (
@@ -1103,14 +1109,14 @@ begin
          where l.worker = any (workers) and l.token = any (distinct_tokens)
            for update skip locked
     loop
-        if held.seqs <> settled
-           and exists (select 1 from unnest(held.seqs) as u (seq) where u.seq not in (select s.seq from unnest(settled) as s (seq)))
-           and (exists (select 1 from holdfast.job j
-                         where j.seq = any (held.seqs[held.jobs - 7 : held.jobs])
-                           and j.state = 'running' and j.lease_token = held.token)
-                or exists (select 1 from holdfast.job j
-                            where j.seq = any (held.seqs) and j.state = 'running' and j.lease_token = held.token)) then
-            continue;
+        if held.seqs <> settled then
+            continue when
+                exists (select 1 from unnest(held.seqs) as u (seq) where u.seq not in (select s.seq from unnest(settled) as s (seq)))
+                and (exists (select 1 from holdfast.job j
+                              where j.seq = any (held.seqs[held.jobs - 7 : held.jobs])
+                                and j.state = 'running' and j.lease_token = held.token)
+                     or exists (select 1 from holdfast.job j
+                                 where j.seq = any (held.seqs) and j.state = 'running' and j.lease_token = held.token));
         end if;
         delete from holdfast.lease l where l.worker = held.worker and l.token = held.token;
         delete from holdfast.permit p where p.worker = held.worker and p.token = held.token;
@@ -1548,6 +1554,8 @@ declare
     level_routes integer[];
     only_key text;
     many_keys boolean;
+    mark integer;
+    has_mark boolean;
     low_due bigint;
     low_seq bigint;
     last_key text;
@@ -1561,6 +1569,7 @@ declare
     job_places tid[];
     chosen_places tid[];
     places tid[];
+    is_taken boolean;
     leased integer;
     gates bigint[] := '{}';
     gated constant boolean := cardinality(limit_routes) > 0;
@@ -1618,10 +1627,10 @@ begin
                          limit room + 32) f; -- others may have locked the first
                 considered := considered || chosen;
             elsif cardinality(level_routes) = 1 and not many_keys then
-                select m.due_at_ms, m.seq into low_due, low_seq
-                  from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
-                       as m (route, priority, fair_key, due_at_ms, seq)
-                 where m.route = level_routes[1] and m.priority = level_priority and m.fair_key = only_key;
+                mark := array_position(routes, level_routes[1]);
+                has_mark := mark_priorities[mark] = level_priority and mark_keys[mark] = only_key;
+                low_due := case when has_mark then mark_dues[mark] end;
+                low_seq := case when has_mark then mark_seqs[mark] end;
                 select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1)
                   into picked, job_places, places, recorded
                   from (select j.seq, j.ctid as job_place, o.ctid as place, j.record_all from holdfast.open_job o
@@ -1712,7 +1721,8 @@ begin
                 exit;
             end if;
         end if;
-        perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked, gates, places);
+        -- An assignment takes less time than a statement.
+        is_taken := holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked, gates, places);
         -- The rows are locked, so they are where they were found.
         return query
         update holdfast.job j
