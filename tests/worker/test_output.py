@@ -162,6 +162,53 @@ def test_text_is_written_with_the_lease_renewal_that_is_due(harness: Harness) ->
     assert {"job_lease", "output_append"} <= set(first_commit)
 
 
+class SlowWrites(LeaseThread):
+    """Each write of text takes 200 ms of the timer, in which more is emitted: text is always due."""
+
+    def __init__(self, timer: MovableTimer) -> None:
+        super().__init__()
+        self.written = threading.Event()
+        self.context: Context | None = None
+        self._timer = timer
+
+    def __call__(self, name: str) -> None:
+        super().__call__(name)
+        if name == "committed" and self.context is not None and "output_append" in self.sent:
+            self.sent.clear()
+            self.written.set()
+            self._timer.advance(0.2)
+            self.context.emit("x")
+
+
+def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_before_the_next_renewal(
+    harness: Harness,
+) -> None:
+    moving = Time(harness, stands_still=True)
+    harness.faults = slow = SlowWrites(moving.timer)
+    queue = live(harness)
+    started = moving.timer.monotonic()
+    stopped_after: list[float] = []
+
+    @queue.task("talk")
+    def talk(context: Context) -> None:
+        slow.context = context
+        context.emit("first")
+        wait_for_event(slow.written)
+        queue.cancel(context.job.id)
+        context.wait_cancelled()
+        stopped_after.append(moving.timer.monotonic() - started)
+        slow.context = None
+        context.raise_if_cancelled()
+
+    enqueued = queue.enqueue("talk", {})
+    with running_worker(queue, timer=moving.timer, lease=3_000):
+        job = wait_finished(queue, enqueued.id)
+
+    assert job.state == "cancelled"
+    # A lease is renewed when a third of it has passed.
+    assert stopped_after[0] < 1_000
+
+
 def test_each_attempt_writes_its_text_and_a_retry_goes_on(queue: Queue) -> None:
     @queue.task("talk", backoff=Backoff(base=0))
     def talk(context: Context) -> None:

@@ -164,13 +164,14 @@ class LeaseKeeper:
         """Wait until a renewal is due or `wake` is called, or text can be written, or the worker stops."""
         while not self._stopping.is_set():
             now = self._timer.monotonic()
+            # Also if text is always due, because each write takes longer than the pause between two.
+            if self._cancel_requested:
+                self._stopping.wait(min(max(renew_at - now, 0), _CANCEL_GATHER_SECONDS))
+                self._cancel_requested = False
+                return "renewal"
             until = min(renew_at, self._write_at) if self._emitted else renew_at
             if until > now and self._timer.wait(self._woken, until - now):
                 self._woken.clear()
-                if self._cancel_requested:
-                    self._stopping.wait(min(renew_at - now, _CANCEL_GATHER_SECONDS))
-                    self._cancel_requested = False
-                    renew_at = now
                 continue
             if renew_at <= self._timer.monotonic():
                 return "renewal"
