@@ -177,7 +177,8 @@ def test_a_proxy_with_an_idle_timeout_does_not_cut_a_stream_that_waits(
     idle_seconds: int, gateway: RunningGateway, upstream: ModelServer, tmp_path: Path
 ) -> None:
     upstream.script.hold = True
-    with nginx.proxy(tmp_path, gateway.port, idle_seconds) as port:
+    settings = f"proxy_pass http://127.0.0.1:{gateway.port}; proxy_read_timeout {idle_seconds}s;"
+    with nginx.proxy(tmp_path, f"location / {{ {settings} }}") as port:
         through = Client(port, None)
         streams = {path: gateway.open(path, through, stream=True) for path in ENDS}
         # Answers that are not streams send nothing before their end: the proxy gives up, and its timeout has passed.

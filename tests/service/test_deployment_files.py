@@ -15,11 +15,13 @@ from click.testing import CliRunner
 
 from holdfast.cli.root import root
 from tests.project.sources import ROOT
-from tests.support.service import Server
+from tests.support import nginx
+from tests.support.service import Client, Server, claim_waits, wait_until
 
 DEPLOY = ROOT / "examples/deploy"
 UNIT = (DEPLOY / "holdfast.service").read_text()
 SYSTEMD = shutil.which("systemd-analyze")
+OPERATORS = (ROOT / "docs/service-operators.md").read_text()
 
 
 def check_command(arguments: list[str]) -> None:
@@ -63,3 +65,35 @@ def test_the_metric_that_scales_workers_is_served_by_lane(server: Server) -> Non
     server.queue.enqueue("email.send", lane="mail")
 
     assert f'{metric}{{kind="email.send",lane="mail"}} 1.0' in server.client("read").get("/metrics").content.decode()
+
+
+@pytest.mark.skipif(nginx.PROGRAM is None, reason="nginx is not installed: apt-get install nginx-light")
+def test_the_service_works_behind_the_documented_proxy(server: Server, tmp_path: Path) -> None:
+    [documented] = re.findall(r"^server \{\n(.*?)^\}$", OPERATORS, re.MULTILINE | re.DOTALL)
+    settings = re.sub(r"^ *(listen|ssl_\w+|server_name) .*\n", "", documented, flags=re.MULTILINE)
+    assert settings.count(":8040") == 1
+    token = server.client("admin").token
+    with nginx.proxy(tmp_path, settings.replace(":8040", f":{server.port}")) as port:
+        client = Client(port, token)
+        with client.stream("/v1/events") as stream:
+            assert client.post("/v1/jobs", {"kind": "x", "events": "all", "job_id": "a/b"}).status == 201
+            assert stream.next()[1]["job_id"] == "a/b"
+        assert client.get("/v1/jobs/a%2Fb").json["id"] == "a/b"
+
+        # A claimer that leaves is noticed through the proxy.
+        claim = {"worker": "w", "kinds": ["none"], "wait": 60}
+        with client.open("POST", "/v1/claims", claim, {"Content-Type": "application/json"}):
+            wait_until(lambda: claim_waits(server))
+        wait_until(lambda: not claim_waits(server))
+
+        upload = client.post("/v1/uploads").json["id"]
+        octets = {"Content-Type": "application/octet-stream", "Content-Length": str(300_000_000)}
+        with client.open("PUT", f"/v1/uploads/{upload}/content", b"x" * 100_000, octets) as connection:
+            refused = connection.recv(65_536)
+        assert b'"code":"body_too_large"' in refused
+
+        form, dashboard = b"token=" + str(token).encode() + b"&next=/", "/dashboard/sign-in"
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": f"https://127.0.0.1:{port}"}
+        assert client.request("POST", dashboard, form, headers).status == 303
+        other = {**headers, "Origin": "https://example.org"}
+        assert client.request("POST", dashboard, form, other).status == 403

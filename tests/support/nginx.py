@@ -1,4 +1,4 @@
-"""nginx, as a proxy with a short idle timeout before a server of a test."""
+"""nginx, as a proxy before a server of a test."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PROGRAM = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/lo
 
 
 @contextmanager
-def proxy(folder: Path, target: int, idle_seconds: int) -> Iterator[int]:
-    """Run a proxy before a port for a block and give its port; it gives up after *idle_seconds* without a byte."""
+def proxy(folder: Path, settings: str) -> Iterator[int]:
+    """Run a proxy with these settings of its server for a block, and give its port."""
     assert PROGRAM is not None
     port = free_port()
     (folder / "nginx.conf").write_text(f"""
@@ -28,7 +28,7 @@ http {{
     fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
     server {{
         listen 127.0.0.1:{port};
-        location / {{ proxy_pass http://127.0.0.1:{target}; proxy_read_timeout {idle_seconds}s; }}
+        {settings}
     }}
 }}
 """)
