@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast import Artifact, Claim, Queue
+from holdfast import Artifact, Claim, Failed, Queue
 from holdfast.service.routes import ROUTES
 from tests.support.service import Server
 
@@ -204,3 +204,75 @@ def test_a_digest_that_a_client_chose_reveals_no_job_of_others(served: Server) -
     assert (scoped.status, scoped.code) == (409, "conflict")
     wrong = owner.post("/v1/jobs", {**body, "digest": "x"})
     assert (wrong.status, wrong.json["field"]) == (422, "digest")
+
+
+def fill(server: Server) -> dict[str, str]:
+    """Store one of everything for the tenant acme; return the names by parameter of a path."""
+    running_job(server.queue)
+    queue, client = server.queue, server.client("admin", tenant="acme")
+    queue.enqueue("b", {"concealed": 1}, tenant="acme", job_id="message", session="chat")
+    assert queue.sessions.claim("chat", tenant="acme", worker="w", lease_token="turn") is not None
+    queue.enqueue("c", {"concealed": 1}, tenant="acme", job_id="dead")
+    failing = queue.claim(worker="w", kinds=["c"])
+    assert failing is not None
+    queue.settle(failing, Failed("concealed", permanent=True))
+    queue.schedules.set("nightly", kind="d", payload={"concealed": 1}, cron="0 3 * * *", tenant="acme")
+    assert client.post("/v1/groups/batch", {"members": [{"kind": "e", "payload": "concealed"}]}).status == 201
+    webhook = client.post("/v1/webhooks", {"url": "https://example.org/concealed"}).json["webhook"]["id"]
+    upload = queue.uploads.begin(tenant="acme").id
+    return {
+        "job_id": "theirs",
+        "name": "log.txt",
+        "session": "chat",
+        "schedule": "nightly",
+        "group": "batch",
+        "webhook_id": webhook,
+        "upload_id": upload,
+        "number": "0",
+        "kind": "e",
+    }
+
+
+def proved(body: Any) -> Any:
+    """Return the example of a body with the ids and true proofs of what `fill` has stored."""
+    if isinstance(body, list):
+        return [proved(one) for one in body]
+    if not isinstance(body, dict):
+        return body
+    true = {"lease_token": "theirs", "epoch": 1, "job_id": "theirs", "job_ids": ["theirs", "dead"]}
+    found = {name: true.get(name, proved(value)) for name, value in body.items()}
+    if "entries" in body:
+        found |= {"entries": [{"id": "message", "epoch": 1}], "lease_token": "turn"}
+    return found
+
+
+def stored(server: Server) -> object:
+    """Return everything that the tenant acme has, as it sees it."""
+    client = server.client("read", tenant="acme")
+    lists = ["jobs", "schedules", "groups", "webhooks", "sessions", "failures", "counts", "events"]
+    # The position of the log is that of all tenants.
+    return [{**client.get(f"/v1/{name}").json, "cursor": None} for name in lists]
+
+
+def test_no_route_shows_or_changes_anything_of_another_tenant(served: Server) -> None:
+    names = fill(served)
+    before = stored(served)
+    assert str(before).count("concealed") > 5
+    client = served.client("admin", tenant="other")
+    called = 0
+    for route in ROUTES:
+        if route.roles is None or route.any_tenant:
+            continue
+        path, body, headers = route.path.format(**names), proved(route.body_example), {}
+        if isinstance(body, str):
+            body, headers = body.encode(), {"Content-Type": route.body_media_type}
+        if "tenant" in route.query:
+            named = client.request(route.method, f"{path}?tenant=acme", body, headers)
+            assert (named.status, named.code, named.json["field"]) == (403, "forbidden", "tenant"), route.name
+        answer = client.request(route.method, path, body, headers)
+        assert answer.status < 500, (route.name, answer)
+        assert b"concealed" not in answer.content, (route.name, answer)
+        assert b'"acme"' not in answer.content, (route.name, answer)
+        called += 1
+    assert called > 60
+    assert stored(served) == before
