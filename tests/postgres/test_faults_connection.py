@@ -92,6 +92,18 @@ def test_a_plain_enqueue_whose_connection_dies_is_found_out_about_and_stored_onc
     assert queue.get(made.id).payload == {"nth": 1}
 
 
+def test_many_plain_jobs_whose_connection_dies_are_found_out_about_and_stored_once(
+    queue: holdfast.Queue, wire: Wire, strike: Strike
+) -> None:
+    queue.enqueue("plain", {"nth": 0})
+    fault = strike(1)
+    made = queue.enqueue_many([{"kind": "plain", "payload": {"nth": nth}} for nth in (1, 2)])
+    assert fault.struck.is_set()
+    assert [one.created for one in made] == [True, True]
+    assert [job.payload for job in queue.jobs(kind="plain")] == [{"nth": nth} for nth in (2, 1, 0)]
+    assert [queue.get(one.id).payload for one in made] == [{"nth": 1}, {"nth": 2}]
+
+
 def test_a_plain_enqueue_of_unknown_outcome_says_so(queue: holdfast.Queue, wire: Wire) -> None:
     queue.enqueue("plain", {"nth": 0})
     wire.at(lambda: wire.drop_all(refuse=True), contains=b"job_store")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from hypothesis import Phase, given, settings
 
-from holdfast import Claim, Done, Failed, NewJob, Queue
+from holdfast import Claim, Done, Failed, NewJob, Queue, Refused
 from holdfast.client.connect import queue_on
 from holdfast.storage.plain_contract import FinishedJobs
 from holdfast.storage.postgres import scan_positions
@@ -319,3 +319,31 @@ def test_a_row_that_has_moved_is_taken_by_its_number(url: str, schema: str, queu
         hand.rollback()
 
     assert left == [(kept,)]
+
+
+ALIKE = [NewJob("send", {"nth": nth}, tags={"order": "42"}) for nth in range(5)]
+
+
+def test_jobs_of_one_call_that_differ_only_in_payload_are_stored_in_one_message(watched: Watched) -> None:
+    queue = watched.queue
+    queue.enqueue("send")  # the routing is known
+    watched.sent.clear()
+    made = queue.enqueue_many(ALIKE)
+
+    assert watched.sent == ["begin", "jobs_insert_alike", "commit", "committed"]
+    assert [one.job for one in made] == [queue.get(one.id) for one in made]
+    assert [job.payload for job in queue.jobs(tags={"order": "42"})] == [{"nth": nth} for nth in (4, 3, 2, 1, 0)]
+    watched.sent.clear()
+    queue.enqueue_many([*ALIKE, NewJob("send", priority=1)])
+    assert "jobs_insert_alike" not in watched.sent
+
+
+def test_jobs_of_one_call_are_refused_if_their_kind_was_retired_elsewhere(watched: Watched) -> None:
+    watched.queue.enqueue("send")
+    with queue_on(PostgresStore(database_url(), schema=watched.schema)) as other:
+        other.kinds.retire("send")
+    with pytest.raises(Refused):
+        watched.queue.enqueue_many(ALIKE)
+
+    assert watched.sent.count("jobs_insert_alike") == 1
+    assert watched.queue.counts() == {"retired": 1}

@@ -55,6 +55,20 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
     return enqueued
 
 
+async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob]) -> list[StoredJob]:
+    """Store the jobs of one call as `enqueue_jobs` does, as the whole transaction."""
+    found: dict[str, StoredJob] = {}
+    if tx.resent:
+        # Generated ids are random, so only an earlier send of this call can have stored them.
+        generated = [new.id for new in checked_jobs if new.digest is None]
+        found = {row.id: StoredJob(job_of(row), created=True) for row in await tx.jobs_by_id(generated)}
+    elif checked_jobs and (plain := await tx.insert_alike(checked_jobs)) is not None:
+        tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
+        return [_stored_new(job) for job in plain]
+    others = iter(await enqueue_jobs(tx, [new for new in checked_jobs if new.id not in found]))
+    return [found.get(new.id) or next(others) for new in checked_jobs]
+
+
 async def enqueue_jobs(
     tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], field: str = "jobs"
 ) -> list[StoredJob]:

@@ -66,8 +66,8 @@ async def enqueue_job(http: Http, new: new_job.CheckedJob) -> results.StoredJob:
     return _stored(await http.post(path("jobs"), encode.new_job(new)), new)
 
 
-@over_http(enqueue_operations.enqueue_jobs)
-async def enqueue_jobs(
+@over_http(enqueue_operations.enqueue_many)
+async def enqueue_many(
     http: Http, checked_jobs: Sequence[new_job.CheckedJob], field: str = "jobs"
 ) -> list[results.StoredJob]:
     """Store many jobs, all or none."""

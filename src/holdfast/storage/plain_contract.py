@@ -66,6 +66,10 @@ class PlainForms(ABC):
         """Store one job in a plain form and notify its lane; return None, with nothing written, if there is none."""
         return None
 
+    async def insert_alike(self, jobs: Sequence[new_job.CheckedJob]) -> list[Job] | None:
+        """Store jobs that differ only in id and payload, all or none, in a plain form; None if there is none."""
+        return None
+
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Select and lease the first jobs in claim order, in a plain form.
 

@@ -372,6 +372,7 @@ PostgresQuery: TypeAlias = Literal[
     "session_entry_insert",
     "job_insert_plain",
     "job_insert_plain_many",
+    "jobs_insert_alike",
     "gates_ending",
     "plain_claim",
     "plain_claim_gated",

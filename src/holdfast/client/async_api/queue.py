@@ -115,10 +115,10 @@ class AsyncJobMethods(AsyncContentWrites):
         """
         checked = validate_calls.jobs(jobs, self._state.tasks, self._state.parent)
         if self._state.codec is None and not self._state.middleware:
-            found = await self._runner.write(enqueue_operations.enqueue_jobs, checked)
+            found = await self._runner.write(enqueue_operations.enqueue_many, checked)
         else:
             with self._state.enqueuing(checked) as call:
-                call.answer = found = await self._runner.write(enqueue_operations.enqueue_jobs, call.jobs)
+                call.answer = found = await self._runner.write(enqueue_operations.enqueue_many, call.jobs)
         return [enqueued_of(self, stored.job, stored.created) for stored in found]
 
     def group(

@@ -67,6 +67,43 @@ class PlainTransaction(Protocol):
 
 async def insert(tx: PlainTransaction, routing: RoutingTable | None, new: new_job.CheckedJob) -> Job | None:
     """Store one job that is due at once and has no deadline, if *routing* is current."""
+    found = _plain(routing, new)
+    if found is None:
+        return None
+    new, values, fair_key, topics = found
+    values |= {"id": new.id, "payload": new.payload_json}
+    [[[seq, now_ms]]] = await tx.run_alone([("job_insert_plain", values)], topics)
+    if seq is None:
+        return None
+    tx.topics |= topics
+    return job_of(new_job.NewRow(new, seq, fair_key, Now(now_ms, now_ms)))
+
+
+async def insert_alike(
+    tx: PlainTransaction, routing: RoutingTable | None, jobs: Sequence[new_job.CheckedJob]
+) -> list[Job] | None:
+    """Store jobs as `insert` does, all or none, if they differ only in id and payload."""
+    settings = jobs[0].settings
+    # Most alike jobs share the object, because validated settings are cached.
+    if not all((new.settings is settings or new.settings == settings) and new_job.is_plain(new) for new in jobs):
+        return None
+    found = _plain(routing, jobs[0])
+    if found is None or found[0] is not jobs[0]:
+        return None
+    _, values, fair_key, topics = found
+    values |= {"ids": [new.id for new in jobs], "payloads": [new.payload_json for new in jobs]}
+    [[[seqs, now_ms]]] = await tx.run_alone([("jobs_insert_alike", values)], topics)
+    if seqs is None:
+        return None
+    tx.topics |= topics
+    now = Now(now_ms, now_ms)
+    return [job_of(new_job.NewRow(new, seq, fair_key, now)) for new, seq in zip(jobs, seqs, strict=True)]
+
+
+def _plain(
+    routing: RoutingTable | None, new: new_job.CheckedJob
+) -> tuple[new_job.CheckedJob, dict[str, Any], str, set[str]] | None:
+    """Return a job with its published options, the values of its insert, its fairness key and whom to notify."""
     found = None if routing is None else new_job.plain_job(new, routing)
     if routing is None or found is None:
         return None
@@ -77,26 +114,19 @@ async def insert(tx: PlainTransaction, routing: RoutingTable | None, new: new_jo
     if settings.deadline_in_ms is not None or settings.deadline_at_ms is not None:
         return None
     fair_key = fair_key_of(routing.lane(settings.route.lane), settings.tenant)
-    values = {
+    values: dict[str, Any] = {
         "version": routing.version,
         "route": route.number,
-        "id": new.id,
         "tenant": settings.tenant,
         "fair_key": fair_key,
         "priority": settings.priority,
         "affinity": settings.affinity,
-        "payload": new.payload_json,
         "headers": settings.headers_json,
         "tags": settings.tags_json,
         "max_attempts": settings.max_attempts,
         "backoff": settings.backoff_json,
     }
-    topics = {notifications.lane_topic(settings.route.lane)}
-    [[[seq, now_ms]]] = await tx.run_alone([("job_insert_plain", values)], topics)
-    if seq is None:
-        return None
-    tx.topics |= topics
-    return job_of(new_job.NewRow(new, seq, fair_key, Now(now_ms, now_ms)))
+    return new, values, fair_key, {notifications.lane_topic(settings.route.lane)}
 
 
 # --- settle --------------------------------------------------------------------------------------------------------

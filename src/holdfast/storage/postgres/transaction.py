@@ -240,6 +240,10 @@ class PostgresTransaction(SendingTransaction):
         """Store one job in a transaction of one statement, if the cached routing is current."""
         return await plain_forms.insert(self, self._state.newest, new) if self.may_be_plain else None
 
+    async def insert_alike(self, jobs: Sequence[CheckedJob]) -> list[Job] | None:
+        """Store jobs that differ only in id and payload in one statement, if the cached routing is current."""
+        return await plain_forms.insert_alike(self, self._state.newest, jobs) if self.may_be_plain else None
+
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs in one round trip, if the cached routing is current and no maintenance is due."""
         return await plain_forms.claim(self, self._state, request) if self.may_be_plain else None

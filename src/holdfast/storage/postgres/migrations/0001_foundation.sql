@@ -650,6 +650,36 @@ begin
 end
 $$;
 
+-- As `job_store`, for jobs that differ only in id and payload.
+create function holdfast.jobs_store(
+    known_version text, clock_ms bigint, route integer, ids text[], tenant text, fair_key text, priority integer,
+    affinity text, payloads text[], headers text, tags text, max_attempts integer, backoff text,
+    out seqs bigint[], out now_ms bigint
+) language plpgsql volatile set lock_timeout = '10s' as
+$$
+begin
+    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') = known_version then
+        perform pg_current_xact_id();
+        seqs := array(select nextval('holdfast.job_seq') from generate_series(1, cardinality(ids)));
+        now_ms := coalesce(clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint);
+        insert into holdfast.job (
+            route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+            enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
+        )
+        select route, n.seq, n.id, 'ready', tenant, fair_key, priority, affinity, n.payload, headers, tags,
+               now_ms, now_ms, max_attempts, backoff, 0, 0
+          from unnest(seqs, ids, payloads) as n (seq, id, payload);
+        insert into holdfast.open_job (seq, due_at_ms, route, priority, state, tenant, fair_key, affinity)
+        select n.seq, now_ms, route, priority, 'ready', tenant, fair_key, affinity from unnest(seqs) as n (seq);
+        if tags <> '{}' then
+            insert into holdfast.tag (tag, value, seq)
+            select o.key, o.value, n.seq from unnest(seqs) as n (seq) cross join json_each_text(tags::json) o;
+        end if;
+    end if;
+end
+$$;
+
 -- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
 -- first job.
 create index open_job_ready on holdfast.open_job (route, priority desc, fair_key, due_at_ms, seq)

@@ -58,6 +58,14 @@ select seq, now_ms from holdfast.job_store(
     %(payload)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
 );
 
+-- name: jobs_insert_alike
+-- Store plain jobs that differ only in id and payload if the routing table still has the caller's version; otherwise
+-- return no numbers.
+select seqs, now_ms from holdfast.jobs_store(
+    %(version)s, %(clock_ms)s, %(route)s, %(ids)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
+    %(payloads)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
+);
+
 -- name: job_insert_plain_many
 -- Store plain jobs that differ only in number, id and payload.
 with stored as (
