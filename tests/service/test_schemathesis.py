@@ -105,22 +105,23 @@ def stock(server: Server) -> str:
 
 def check_existing(server: Server, folder: Path, *options: str) -> None:
     """Generate requests about things that exist, and fail if the tool finds a defect or changes nothing."""
-    # After these, nothing else could be done with it.
-    kept = ("--exclude-operation-id-regex", "^(remove_|revoke_)")
-    selected = ("--include-path-regex", "{(?!number)", *kept)
-    run(server, folder, stock(server), "--phases", "examples,fuzzing", *options, *selected)
+    config, phases, removals = stock(server), ("--phases", "examples,fuzzing"), "^(remove_|revoke_)"
+    about_existing = ("--include-path-regex", "{(?!number)", "--exclude-operation-id-regex", removals)
+    run(server, folder, config, *phases, *options, *about_existing)
+    # Last, because nothing else can be done with what they have removed.
+    run(server, folder, config, *phases, *options, "--include-operation-id-regex", removals)
 
     actions = {one.action for one in server.queue.admin.audit_log(limit=1_000)}
     changed = {
-        "webhooks": ("enable", "replay", "rotate", "test"),
-        "schedules": ("pause", "resume", "run", "set"),
-        "token": ("rotate",),
+        "webhooks": ("enable", "replay", "rotate", "test", "remove"),
+        "schedules": ("pause", "resume", "run", "set", "remove"),
+        "token": ("rotate", "revoke"),
         "kinds": ("retire", "restore"),
         "workers": ("drain", "stop"),
         "groups": ("cancel",),
         "sessions": ("cancel",),
         "jobs": ("cancel", "reprioritize", "requeue"),
-        "limits": ("set",),
+        "limits": ("set", "remove"),
         "lanes": ("set",),
     }
     assert actions >= {f"{thing}.{action}" for thing, names in changed.items() for action in names}
