@@ -395,7 +395,8 @@ async def maintain(tx: StoreTransaction, now: Now) -> bool:
         counted = [(numbers[key], seq) for seq, key in missed.items() if numbers[key] in locked]
         await tx.set_gates(counted)
     # A claim may have counted jobs at a gate after it was read and before it was locked.
-    idle = [gate for gate, use in (await tx.gate_uses(await tx.idle_gates(now, limits.CHUNK))).items() if not any(use)]
+    uses = await tx.gate_uses(await tx.idle_gates(now, limits.CHUNK))
+    idle = [gate for gate, use in uses.items() if not any(use)]
     await tx.delete_gates(idle)
     stalled = await tx.stalled_gates(limits.CHUNK)
     await tx.add_wakes("gate", stalled, now)
