@@ -1418,38 +1418,38 @@ declare
 begin
     for attempt in 1 .. 2 loop
         with wanted as materialized (
-            -- One row for each job and limit of it, with the rank of its key; without a key it has no gate.
-            select w.*, dense_rank() over (order by w.key is null, w.number, w.key) as rank
-              from (select p.ordinal, l.place, l.number, j.gate as offered,
-                           case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
-                                when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
-                                else j.tags::json ->> substr(l.key_source, 5) end collate "C" as key
-                      from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
-                      join holdfast.job j on j.ctid = p.place and j.seq = p.seq
-                      left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
-                                as l (route, number, key_source, place) on l.route = j.route
-                    offset 0) w -- so that the key is computed once
+            -- One row for each job and limit of it; without a key it has no gate.
+            select p.ordinal, l.place, l.number, j.gate as offered,
+                   case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
+                        when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
+                        else j.tags::json ->> substr(l.key_source, 5) end as key
+              from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
+              join holdfast.job j on j.ctid = p.place and j.seq = p.seq
+              left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
+                        as l (route, number, key_source, place) on l.route = j.route
         ), keys as materialized (
-            select w.rank, w.number, w.key, min(w.place) as place, count(*) as starts
+            select w.number, w.key, min(w.place) as place, count(*) as starts, array_agg(w.ordinal) as ordinals,
+                   array_agg(w.offered) as offered
               from wanted w where w.key is not null
-             group by w.rank, w.number, w.key
+             group by w.number, w.key
         ), locked as materialized (
-            select k.rank, k.place, k.starts, g.gate, g.until_us, g.closed_until_ms
+            select k.place, k.starts, k.ordinals, k.offered, g.gate, g.until_us, g.closed_until_ms
               from keys k join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
                for update of g skip locked
-        ), missing as materialized (
-            select k.number, k.key from keys k where (select count(*) from locked) < (select count(*) from keys)
-        ), counted as materialized (
-            -- Of several gates, the one that limits how many run counts a job, or else the first. If none is missing, the
-            -- ranks of the locked ones are their places in the array.
-            select distinct on (w.ordinal) w.ordinal, w.offered, case when w.key is not null then l.gates[w.rank] end as gate
-              from (select array_agg(l.gate order by l.rank) as gates from locked l) l cross join wanted w
-             order by w.ordinal, w.key is null, concurrencies[w.place] is null, w.place
+        ), counted as (
+            -- Of several gates, the one that limits how many run counts a job, or else the first.
+            select distinct on (c.ordinal) c.ordinal, c.offered, c.gate
+              from (select u.ordinal, u.offered, l.gate, l.place
+                      from locked l cross join lateral unnest(l.ordinals, l.offered) as u (ordinal, offered)
+                    union all
+                    select w.ordinal, w.offered, null, null from wanted w where w.key is null) c
+             order by c.ordinal, c.gate is null, concurrencies[c.place] is null, c.place
         )
-        select (select array_agg(m.number) from missing m), (select array_agg(m.key) from missing m),
+        select (select array_agg(k.number) from keys k where (select count(*) from locked) < (select count(*) from keys)),
+               (select array_agg(k.key) from keys k where (select count(*) from locked) < (select count(*) from keys)),
                array_agg(l.gate), array_agg(l.place), array_agg(l.starts), array_agg(l.until_us), bool_or(l.closed_until_ms > 0),
                (select bool_or(c.offered is not null and c.offered is distinct from c.gate) from counted c),
-               (select array_agg(c.gate) from counted c)
+               (select array_agg(c.gate order by c.ordinal) from counted c)
           into missing_limits, missing_keys, gates, places, starts, used_until_us, is_closed, moved, counting
           from locked l;
         exit when missing_keys is null;
