@@ -37,7 +37,9 @@ def test_a_parked_job_names_its_limit_and_doctor_finds_none_left_behind(cli: Cli
     first, second = (cli.queue.enqueue("llm.call").id for _ in range(2))
     assert [claim.job.id for claim in cli.queue.claim_many(limit=2)] == [first]
 
-    assert "limit llm for key default is full: 1 of 1 running" in cli.text("jobs", "show", second, columns=160)
+    shown = cli.text("jobs", "show", second, columns=160)
+    assert "limit llm for key default is full: 1 of 1 running" in shown
+    assert " still parked" in shown  # the time before it is now, not when it was parked
     [named] = cli.json("jobs", "show", second)["limits"]
     assert (named["limit"], named["key"], named["running"]) == ("llm", "default", 1)
     assert cli.json("jobs", "show", first)["limits"] == []

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Claim, Conflict, Deferred, Done, Failed, Queue
+from holdfast import Claim, Conflict, Deferred, Done, Failed, NewJob, Queue
 from holdfast.errors import LimitNotFound
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.runners import SyncRunner
 from tests.support.assertions import refused
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness, store_of
 
@@ -357,6 +358,39 @@ class TestChanges:
         assert queue.claim_many(limit=9) == []
         finish(queue, first)
         assert len(queue.claim_many(limit=9)) == 2
+
+    def test_a_new_rate_leaves_running_jobs_to_the_limit_that_counts_them(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["mail"], key="tenant", concurrency=1)
+        queue.enqueue_many([NewJob("mail", tenant="a") for _ in range(2)])
+        first = claim_one(queue)
+        queue.limits.set("rate", kinds=["mail"], key="tenant", rate=1_000, per=1)
+        assert queue.claim_many(worker="w", limit=2) == []
+        queue.settle(first, Done())
+        assert len(queue.claim_many(worker="w", limit=2)) == 1
+
+    def test_a_rate_that_gets_a_number_at_once_counts_what_runs_already(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["mail"], key="tenant", concurrency=1)
+        queue.limits.set("rate", kinds=["mail"], key="tenant", rate=1_000, per=1)
+        queue.enqueue_many([NewJob("mail", tenant="a") for _ in range(2)])
+        first = claim_one(queue)
+        queue.limits.remove("one")
+        queue.limits.set("rate", kinds=["mail"], key="tenant", rate=1_000, per=1, concurrency=1)
+        assert queue.claim_many(worker="w", limit=2) == []
+        queue.settle(first, Done())
+        assert len(queue.claim_many(worker="w", limit=2)) == 1
+
+    def test_a_key_that_was_closed_opens_although_a_new_limit_counts_its_probe(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.limits.set("rate", kinds=["mail"], rate=1_000, per=1)
+        queue.enqueue_many([NewJob("mail", job_id=name) for name in "abc"])
+        queue.settle(claim_one(queue), Deferred(after=5, closes=True))
+        clock.advance(6)
+        [probe] = queue.claim_many(worker="w", limit=3)
+        queue.limits.set("three", kinds=["mail"], key="tenant", concurrency=3)
+        queue.settle(probe, Done())
+        clock.advance(2)
+        assert len(queue.claim_many(worker="w", limit=3)) == 2
 
     def test_another_key_starts_with_new_gates(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)

@@ -10,9 +10,11 @@ import pytest
 import holdfast
 from holdfast import Conflict, Done, Failed, JobNotFound, LeaseLost, NewJob
 from holdfast.client.connect import queue_on
+from holdfast.domain.clock import Now
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.storage.postgres import plain_forms, sql
 from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.postgres.transaction import PostgresTransaction
 from tests.support.claims import claim_ids, claim_one
 from tests.support.clock import ManualClock
 from tests.support.slow_client import Slow
@@ -117,6 +119,30 @@ def test_a_job_that_was_parked_at_a_locked_gate_is_found_again_although_nothing_
     assert racers.queue.get(made.id).state == "parked"
     racers.clock.advance(1)
     assert claim_ids(racers.queue, 1) == [made.id]
+
+
+def test_a_gate_that_was_idle_until_a_claim_counted_a_job_there_is_not_deleted(
+    racers: Racers, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = racers.queue
+    queue.limits.set("one", kinds=["mail"], concurrency=1)
+    racers.failed()
+    assert claim_ids(queue, 1) == []  # it folds the wake row of that end
+    queue.enqueue_many([NewJob("mail", job_id=name) for name in "ab"])
+    started: list[str] = []
+
+    async def idle_gates(tx: PostgresTransaction, now: Now, limit: int) -> list[int]:
+        # The statement reads what was committed before it, and locks what it has found later.
+        found = [gate.number for gate in await tx.gates_of_key("all")]
+        started.extend(claim_ids(queue, 1))
+        return list(await tx.lock_gates(found, 0))
+
+    monkeypatch.setattr(PostgresTransaction, "idle_gates", idle_gates)
+    with queue_on(PostgresStore(url, schema=schema, clock=racers.clock)) as other:
+        other.admin.prune(older_than=3_600)
+    monkeypatch.undo()
+    assert started == ["a"]
+    assert claim_ids(queue, 1) == []
 
 
 def test_a_claim_finds_a_job_of_a_transaction_that_was_open_during_earlier_claims(racers: Racers) -> None:

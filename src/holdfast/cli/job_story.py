@@ -48,7 +48,7 @@ def _now(job: Job, now: datetime) -> str:
         case "ready":
             return f"ready for {_length(job.due_at, now)}"
         case _:
-            return job.state
+            return f"still {job.state}"
 
 
 def _percent(percent: float | None) -> str:

@@ -30,7 +30,7 @@ async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
     """Store a limit, or change the one of its name.
 
     Claims hold the routing until they commit, so that every later one applies the limit. Jobs that run already are
-    counted if the limit is new, or concerns other jobs than before.
+    counted if the limit is new, concerns other jobs than before, or did not limit how many run.
     """
     await tx.lock_routing()
     routing = await tx.routing()
@@ -50,7 +50,7 @@ async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
     if stored is not None:
         await tx.wake_gates_of_limit(stored.number, now)
     routing = await tx.routing()
-    if stored is None or new.number != stored.number:
+    if stored is None or new.number != stored.number or (stored.concurrency is None and new.concurrency is not None):
         await gates.count_running(tx, routing, new)
     _notify(tx, routing, new)
     await tx.append_audit(actor, "limits.set", new.name, {"key": new.key_source}, now)

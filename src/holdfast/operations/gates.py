@@ -320,14 +320,23 @@ async def report_usage(
 
 
 async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gates.LimitRow) -> None:
-    """Count the jobs that run already against a new limit; those that are ending are left out."""
+    """Count the jobs that run already against a new limit; those that are ending are left out.
+
+    A limit that has only a rate does not take over jobs that another one counts, which limits how many run.
+    """
     routes = [route.number for route in routing.routes.values() if limit.concerns(route.key.lane, route.key.kind)]
     after = 0
     while jobs := await tx.running_on_routes(routes, after, limits.CHUNK):
         at: Mapping[int, JobAtGate] = await tx.jobs_at_gates([job.seq for job in jobs])
-        keys = {job.seq: limit.key_of(job, at[job.seq].given) for job in jobs if _counts(job)}
+        keys = {
+            job.seq: limit.key_of(job, at[job.seq].given)
+            for job in jobs
+            if _counts(job) and (limit.concurrency is not None or not _is_counted(routing, job, at[job.seq]))
+        }
         numbers = await tx.gate_numbers({(limit.number, key) for key in keys.values() if key is not None})
         await tx.set_gates([(numbers[limit.number, key], seq) for seq, key in keys.items() if key is not None])
+        left = {gate for seq, key in keys.items() if key is not None and (gate := at[seq].gate) is not None}
+        await tx.add_wakes("gate", sorted(left), await tx.now())
         after = jobs[-1].seq
 
 
@@ -360,6 +369,12 @@ def _counts(job: JobRow) -> bool:
     return job.session_number is None or job.claim_index == 0
 
 
+def _is_counted(routing: RoutingTable, job: JobRow, at: JobAtGate) -> bool:
+    """Return whether a limit on how many run counts a job."""
+    limit = _counting(routing, job.lane, job.kind)
+    return limit is not None and limit.key_of(job, at.given) is not None
+
+
 def _counting(routing: RoutingTable, lane: str, kind: str) -> gates.LimitRow | None:
     """Return the limit that counts running jobs of a lane and kind."""
     return next((limit for limit in routing.limits_of(lane, kind) if limit.concurrency is not None), None)
@@ -379,7 +394,9 @@ async def maintain(tx: StoreTransaction, now: Now) -> bool:
         locked = await tx.lock_gates(set(numbers.values()), 0)
         counted = [(numbers[key], seq) for seq, key in missed.items() if numbers[key] in locked]
         await tx.set_gates(counted)
-    idle = await tx.idle_gates(now, limits.CHUNK)
+    # A claim may have counted jobs at a gate after it was read and before it was locked.
+    uses = await tx.gate_uses(await tx.idle_gates(now, limits.CHUNK))
+    idle = [gate for gate, use in uses.items() if not any(use)]
     await tx.delete_gates(idle)
     stalled = await tx.stalled_gates(limits.CHUNK)
     await tx.add_wakes("gate", stalled, now)

@@ -1431,7 +1431,7 @@ $$;
 -- closed or locked, or another gate has offered a job room, return null: nothing was written. A limit is given once for
 -- each route that it concerns, with what a start and the burst cost if it has a rate.
 create function holdfast.pass_gates_1(
-    picked bigint[], now_ms bigint, limit_routes integer[], limit_numbers bigint[], key_sources text[],
+    picked bigint[], job_places tid[], now_ms bigint, limit_routes integer[], limit_numbers bigint[], key_sources text[],
     concurrencies integer[], start_costs_us bigint[], burst_costs_us bigint[]
 ) returns bigint[] language plpgsql volatile as
 $$
@@ -1453,8 +1453,8 @@ begin
                    case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
                         when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
                         else j.tags::json ->> substr(l.key_source, 5) end as key
-              from unnest(picked) with ordinality as p (seq, ordinal)
-              join holdfast.job j on j.seq = p.seq
+              from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
+              join holdfast.job j on j.ctid = p.place and j.seq = p.seq
               left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
                         as l (route, number, key_source, place) on l.route = j.route
         ), keys as materialized (
@@ -1742,8 +1742,8 @@ begin
         exit when level_priority is null or picked is null and not looked;
         continue when picked is null;
         if gated then
-            gates := holdfast.pass_gates_1(picked, now_ms, limit_routes, limit_numbers, key_sources, concurrencies,
-                                           start_costs_us, burst_costs_us);
+            gates := holdfast.pass_gates_1(picked, job_places, now_ms, limit_routes, limit_numbers, key_sources,
+                                           concurrencies, start_costs_us, burst_costs_us);
             if gates is null and taken > 0 then
                 raise exception 'a job has no room' using errcode = 'HF002';
             elsif gates is null then
