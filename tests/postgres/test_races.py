@@ -12,6 +12,7 @@ from holdfast import Conflict, Done, Failed, JobNotFound, LeaseLost, NewJob
 from holdfast.client.connect import queue_on
 from holdfast.domain.clock import Now
 from holdfast.domain.outcomes import CheckedOutcome
+from holdfast.operations import gates
 from holdfast.storage.postgres import plain_forms, sql
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.postgres.transaction import PostgresTransaction
@@ -143,6 +144,32 @@ def test_a_gate_that_was_idle_until_a_claim_counted_a_job_there_is_not_deleted(
     monkeypatch.undo()
     assert started == ["a"]
     assert claim_ids(queue, 1) == []
+
+
+def test_a_new_limit_counts_a_job_that_reports_its_progress_at_that_moment(
+    racers: Racers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "_WAIT_MS", 60_000)
+    racers.queue.enqueue("mail")
+    claim = claim_one(racers.queue)
+
+    racers.slow.during(
+        lambda slow: slow.progress(claim, percent=50),
+        lambda: racers.queue.limits.set("one", kinds=["mail"], concurrency=1),
+    )
+    racers.queue.enqueue("mail")
+    assert claim_ids(racers.queue) == []
+
+
+def test_a_new_limit_does_not_wait_for_a_job_that_is_locked_for_long(racers: Racers) -> None:
+    racers.queue.enqueue("mail")
+    claim = claim_one(racers.queue)
+    reporting = racers.slow.begin(lambda slow: slow.progress(claim, percent=50))
+
+    racers.queue.limits.set("one", kinds=["mail"], concurrency=1)
+    racers.slow.go_on()
+    reporting.result()
+    assert racers.queue.limits.get("one").concurrency == 1
 
 
 def test_a_claim_finds_a_job_of_a_transaction_that_was_open_during_earlier_claims(racers: Racers) -> None:

@@ -326,7 +326,7 @@ async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gate
     """
     routes = [route.number for route in routing.routes.values() if limit.concerns(route.key.lane, route.key.kind)]
     after = 0
-    while jobs := await tx.running_on_routes(routes, after, limits.CHUNK):
+    while jobs := await tx.running_on_routes(routes, after, limits.CHUNK, _WAIT_MS):
         at: Mapping[int, JobAtGate] = await tx.jobs_at_gates([job.seq for job in jobs])
         keys = {
             job.seq: limit.key_of(job, at[job.seq].given)

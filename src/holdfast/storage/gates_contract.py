@@ -155,8 +155,11 @@ class GatesTransaction(ABC):
         """Return how many jobs are parked at a gate, up to a maximum."""
 
     @abstractmethod
-    async def running_on_routes(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:
-        """Lock and return running jobs on routes, after a number; those that others have locked are skipped."""
+    async def running_on_routes(self, routes: Sequence[int], after: int, limit: int, wait_ms: int) -> list[JobRow]:
+        """Lock and return running jobs on routes, after a number.
+
+        Those that others have locked for longer than *wait_ms* are skipped.
+        """
 
     @abstractmethod
     async def uncounted_jobs(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:

@@ -179,9 +179,9 @@ class SqlGates(SqlQueries):
         [[found]] = await self.query("gate_parked", {"gate": gate, "limit": limit})
         return int(found)
 
-    async def running_on_routes(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:
+    async def running_on_routes(self, routes: Sequence[int], after: int, limit: int, wait_ms: int) -> list[JobRow]:
         """Lock running jobs on routes."""
-        values = {"routes": list(routes), "after": after, "limit": limit}
+        values = {"routes": list(routes), "after": after, "limit": limit, "wait_ms": wait_ms}
         return await self._jobs("jobs_running_on_routes", values)
 
     async def uncounted_jobs(self, routes: Sequence[int], after: int, limit: int) -> list[JobRow]:

@@ -424,6 +424,40 @@ begin
 end
 $$;
 
+-- Lock some running jobs on routes, after a number, and return their numbers. Those that others have locked are waited for,
+-- a little: a heartbeat holds its jobs until its commit, and must not hide them.
+create function holdfast.lock_running_1(on_routes integer[], after bigint, jobs_max integer, wait_ms integer)
+returns bigint[] language plpgsql volatile as
+$$
+declare
+    busy_timeout_ms constant text := current_setting('lock_timeout');
+    running constant bigint[] := array(
+        select j.seq from holdfast.lease l
+         cross join lateral unnest(l.seqs) as u (seq)
+          join holdfast.job j on j.seq = u.seq
+         where j.seq > after and j.state = 'running' and j.route = any (on_routes)
+         order by j.seq limit jobs_max);
+    locked bigint[] := array(
+        select j.seq from holdfast.job j where j.seq = any (running) order by j.seq for update skip locked);
+    one bigint;
+begin
+    if cardinality(locked) < cardinality(running) then
+        perform set_config('lock_timeout', wait_ms::text, true);
+        foreach one in array running loop
+            continue when one = any (locked);
+            begin
+                perform 1 from holdfast.job j where j.seq = one for update;
+                locked := locked || one;
+            exception when lock_not_available then
+                exit;
+            end;
+        end loop;
+        perform set_config('lock_timeout', busy_timeout_ms, true);
+    end if;
+    return locked;
+end
+$$;
+
 -- Numbers in enqueue order, never reused.
 create sequence holdfast.job_seq;
 

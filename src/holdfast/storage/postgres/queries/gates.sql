@@ -196,13 +196,9 @@ select * from holdfast.job_row
 /* lock: for update skip locked */;
 
 -- name: jobs_running_on_routes
--- Read some running jobs on routes, after a number, skipping locked ones.
+-- Lock and read some running jobs on routes, after a number, waiting a little for those that others have locked.
 select * from holdfast.job_row
- where seq = any (array(select j.seq from holdfast.lease l
-                         cross join lateral unnest(l.seqs) as u (seq)
-                          join holdfast.job j on j.seq = u.seq
-                         where j.seq > %(after)s and j.state = 'running' and j.route = any (%(routes)s::integer[])
-                         order by j.seq limit %(limit)s))
+ where seq = any (array(select unnest(holdfast.lock_running_1(%(routes)s::integer[], %(after)s, %(limit)s::integer, %(wait_ms)s::integer))))
    and state = 'running'
  order by seq
 /* lock: for update skip locked */;
