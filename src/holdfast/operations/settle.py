@@ -57,7 +57,15 @@ async def settle_indexed(
     routing: RoutingTable | None = None,
 ) -> list[Settlement]:
     """Settle as `settle_jobs` does; *indexes* is the result of `plain_indexes`."""
-    done = await _settle_plain_successes(tx, outcomes, indexes)
+    if not indexes:
+        return await _settle_others(tx, outcomes, {}, routing)
+    # Settle none as plain if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of
+    # settling. Nor if a job is in the call twice: the order of its settlements decides which is accepted.
+    plain = outcomes if len(indexes) == len(outcomes) else [outcomes[index] for index in indexes.values()]
+    finished = await tx.finish_held(plain)
+    if finished.alike is not None and plain is outcomes:
+        return _accept_all(tx, outcomes, finished.alike, finished.at)
+    done = await accept_finished(tx, outcomes, indexes, finished)
     return await _settle_others(tx, outcomes, done, routing)
 
 
@@ -115,20 +123,6 @@ def _divided(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Sequence[
     return list(parts)
 
 
-async def _settle_plain_successes(
-    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], indexes: dict[int, int] | None
-) -> dict[int, Settlement]:
-    """Settle plain successes whose lease is held; return their settlements by index.
-
-    Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling. Nor
-    if a job is in the call twice: the order of its settlements decides which is accepted.
-    """
-    if not indexes:
-        return {}
-    plain = outcomes if len(indexes) == len(outcomes) else [outcomes[index] for index in indexes.values()]
-    return await accept_finished(tx, outcomes, indexes, await tx.finish_held(plain))
-
-
 def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int, int] | None:
     """Return the index of each plain success by the number of its job; None if no outcome may be settled as plain."""
     indexes: dict[int, int] = {}
@@ -159,6 +153,23 @@ def _accept_one(
     tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
     _count(tx, (columns_of(claim.job).done_at(finished.at.wall_ms),))
     return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
+
+
+def _accept_all(
+    tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]], current: tuple[Any, ...], now: clock.Now
+) -> list[Settlement]:
+    """Return the settlements of jobs that a plain form has finished, all with the same values."""
+    job_topic, now_ms, current = notifications.JOB_TOPIC, now.wall_ms, current[:-1]
+    tx.topics.update([job_topic + fence_of(claim).job_id for claim, _ in outcomes])
+    _count(tx, [columns_of(claim.job).done_at(now_ms) for claim, _ in outcomes])
+    settlements = []
+    last: CheckedOutcome | None = None
+    make_job: Any = None
+    for claim, checked in outcomes:
+        if checked is not last:
+            make_job, last = partial(transitions.succeeded_job, current, checked, now), checked
+        settlements.append(accepted(claim, make_job))
+    return settlements
 
 
 async def accept_finished(

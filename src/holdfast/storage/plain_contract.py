@@ -37,6 +37,8 @@ class FinishedJobs(NamedTuple):
     jobs: dict[int, tuple[Any, ...]]
     """By number: priority, phase, percentage, request to cancel, event count, and whether the job has a dedupe key or
     is a session entry."""
+    alike: tuple[Any, ...] | None = None
+    """These values if they are the same for all jobs of the call, which concern no other jobs."""
 
 
 class ClaimedEntries(NamedTuple):

@@ -328,20 +328,20 @@ class SqliteTransaction(SqlTransaction):
         now = self._clock.now()
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
         results: dict[tuple[int, str], tuple[Claim, dict[int, str | None]]] = {}
-        last_epoch, last_token = 0, ""
-        group: dict[int, str | None] = {}
-        for claim, checked in settlements:
-            seq, _, epoch, token = fence_of(claim)
-            if epoch != last_epoch or token is not last_token:
-                last_epoch, last_token = epoch, token
-                _, group = results.setdefault((epoch, token), (claim, {}))
-            group[seq] = checked.result_json
+        fences = [fence_of(claim) for claim, _ in settlements]
+        groups = [fence[2:] for fence in fences]
+        if groups.count(groups[0]) == len(groups):
+            found = [checked.result_json for _, checked in settlements]
+            results[groups[0]] = settlements[0][0], dict(zip([fence.seq for fence in fences], found, strict=True))
+        else:
+            for (claim, checked), fence, key in zip(settlements, fences, groups, strict=True):
+                results.setdefault(key, (claim, {}))[1][fence.seq] = checked.result_json
         finished: dict[int, Row] = {}
         others: list[Row] = []
         for (epoch, token), (first, group) in results.items():
             held = {"epoch": epoch, "token": token, **times}
-            if len(group) >= _GROUP_MIN and (found := await self._finish_group(first, group, held)):
-                finished |= found
+            if len(group) >= _GROUP_MIN and (current := await self._finish_group(first, group, held)):
+                finished |= dict.fromkeys(group, current)
             else:
                 others += [(seq, epoch, token, result) for seq, result in group.items()]
         if others:
@@ -352,10 +352,10 @@ class SqliteTransaction(SqlTransaction):
             seqs = list(finished)
             if others or len(results) > 1:
                 # In the order of the call.
-                seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
+                seqs = [fence.seq for fence in fences if fence.seq in finished]
             await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
             self._forms["settle plain"] += len(seqs)
-        return FinishedJobs(now, finished)
+        return FinishedJobs(now, finished, None if others or len(results) > 1 else current)
 
     async def _wake_after(self, rows: Rows, now: Now) -> None:
         """Append wake rows of finished jobs for which others wait, and of gates where they held a permit."""
@@ -366,7 +366,7 @@ class SqliteTransaction(SqlTransaction):
 
     async def _finish_group(
         self, first: Claim, results: dict[int, str | None], held: Mapping[str, Any]
-    ) -> dict[int, Row] | None:
+    ) -> Row | None:
         """Finish the jobs of one claim if all are held, and none has changed or concerns others; else do nothing."""
         columns = columns_of(first.job)
         priority, event_count = columns.priority, columns.event_count
@@ -389,8 +389,7 @@ class SqliteTransaction(SqlTransaction):
         await self.query("savepoint_keep")
         if gated and changed == len(results):
             await self.wake_gates(list(results), Now(held["now"], held["lease_now"]))
-        current = (priority, None, None, 0, event_count + 1, False)
-        return dict.fromkeys(results, current) if changed == len(results) else None
+        return (priority, None, None, 0, event_count + 1, False) if changed == len(results) else None
 
     # --- the narrow row ---------------------------------------------------------------------------------------------
 
