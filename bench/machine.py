@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import sqlite3
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,7 +45,7 @@ def _facts(place: Path) -> dict[str, str]:
         "memory": _memory(),
         "system": f"{platform.system()} {platform.release()}",
         "file system": _file_system(place),
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()}, {'of the system' if sys.base_prefix == '/usr' else 'built apart'}",
         "holdfast": holdfast.__version__,
     }
 
