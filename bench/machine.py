@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import sqlite3
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 

@@ -176,7 +176,7 @@ def prepared(path: str, durability: Durability) -> Statements:
     return Statements(path, None, None, durability)
 
 
-class StatementsSession(PythonSession):
+class HandoverSession(PythonSession):
     """Hands jobs to another process: the lock file wakes the receiver's only thread, which then leases the job."""
 
     def __init__(self, durability: Durability, folder: Path) -> None:
@@ -220,5 +220,5 @@ def candidates() -> list[Candidate]:
     settings = "the statements of a pick-up, woken by the lock file; without Holdfast's calls and threads"
     both: tuple[Durability, Durability] = ("full", "relaxed")
     return [
-        Candidate("statements alone", mode, settings, frozenset(), partial(StatementsSession, mode)) for mode in both
+        Candidate("statements alone", mode, settings, frozenset(), partial(HandoverSession, mode)) for mode in both
     ]
