@@ -314,7 +314,7 @@ class SqliteTransaction(SqlTransaction):
             await self._wake_after(rows, now)
         elif gated:
             await self.wake_gates([seq], now)
-        return tuple.__new__(FinishedJobs, (now, {seq: finished}))
+        return tuple.__new__(FinishedJobs, (now, {seq: finished}, None))
 
     def _may_be_gated(self, claim: Claim) -> bool:
         """Return whether a job probably holds a permit; what is written does not depend on it."""
