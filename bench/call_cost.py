@@ -77,8 +77,10 @@ class CallCosts(NamedTuple):
         targets = {target.name for target in TARGETS}
         return [name for name in self.microseconds if name not in targets and not name.startswith("bare")]
 
-    def factor(self, name: str, bare: str = "bare single") -> str:
-        """Return a figure as a factor of a bare loop."""
+    def factor(self, name: str) -> str:
+        """Return a figure as a factor of its bare loop."""
+        call = name.removeprefix(STATEMENTS)
+        bare = next((target.bare for target in TARGETS if target.name == call), "bare single")
         return f"{self.microseconds[name] / self.microseconds[bare]:.1f}x"
 
 
@@ -169,6 +171,8 @@ def _statements_round(statements: Statements, calls: int) -> Iterable[tuple[str,
     statements.claim(1)
     yield STATEMENTS + "settle and claim one", _timed(calls, lambda: statements.settle_and_claim(calls))
     statements.settle(1)
+    statements.enqueue_many(calls)
+    yield STATEMENTS + "drain", _timed(calls, lambda: statements.drain(BATCH))
 
 
 def _peers_round(peers: dict[str, PythonSession], calls: int) -> Iterable[tuple[str, float]]:

@@ -152,7 +152,7 @@ def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
 
 def _calls(found: CallCosts) -> Iterable[Sequence[str]]:
     for target in TARGETS:
-        yield target.name, f"{found.microseconds[target.name]:.1f}", found.factor(target.name, target.bare)
+        yield target.name, f"{found.microseconds[target.name]:.1f}", found.factor(target.name)
     for name in ("bare single", "bare bulk"):
         yield name, f"{found.microseconds[name]:.1f}", ""
     for name in found.beside():

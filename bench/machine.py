@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sqlite3
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def _facts(place: Path) -> dict[str, str]:
         "memory": _memory(),
         "system": f"{platform.system()} {platform.release()}",
         "file system": _file_system(place),
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()}, {'of the system' if sys.base_prefix == '/usr' else 'built apart'}",
         "holdfast": holdfast.__version__,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import baselines, holdfast_candidates, peer_candidates, plainjob
+from bench import baselines, holdfast_candidates, peer_candidates, plainjob, statement_cost as sqlite_statements
 from bench.candidates import Candidate, Engine
 from bench.postgres import (
     holdfast_candidates as postgres_candidates,
@@ -26,6 +26,7 @@ def all_candidates(engine: Engine) -> list[Candidate]:
         *peer_candidates.candidates(),
         *plainjob.candidates(),
         *baselines.candidates(),
+        *sqlite_statements.candidates(),
     ]
 
 

@@ -1,8 +1,9 @@
-"""The limit of single calls on SQLite: their statements, the lock and the check of the file, and nothing else.
+"""The limit of calls on SQLite: their statements, the lock and the check of the file, and nothing else.
 
 A minimal program for each call: it sends the statements of the plain form with values that are known before, locks
 the lock file, checks that the database is still there, and wakes listeners. It validates nothing, decides nothing and
-returns nothing; what a call takes beyond it is Python.
+returns nothing; what a call takes beyond it is Python. The same program hands jobs from one process to another, which
+shows how much of a pick-up are wake-ups and statements.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import holdfast
+from bench.candidates import Candidate, Durability, PythonSession, as_text
 from holdfast.client import ids
 from holdfast.domain import limits
 from holdfast.storage.sqlite import sql
+from holdfast.storage.sqlite.notify import write_waiter
 
 _TOKEN = "0" * 32
 _WAKE_BYTE = 32_768
@@ -31,17 +37,19 @@ _, _CLAIM = sql.numbered(
 )
 _, _DONE = sql.numbered("job_done_plain", "seq", "result", "now", "epoch", "token", "lease_now", "priority")
 _, _APPEND = sql.numbered("events_append_done_one", "seq", "at_ms")
+_CLAIM_NAMES = ("wall_now", "lease_now", "chosen_token", "worker", "incarnation", "limit")
+_, _NEXT_MANY = sql.numbered("ready_plain_lone", *_PLACE, *_CLAIM_NAMES)
 
 
 class Statements:
     """The statements of single calls on a database in which the kind and the worker are known."""
 
-    def __init__(self, path: str, payload: Any, result: Any) -> None:
+    def __init__(self, path: str, payload: Any, result: Any, durability: Durability = "relaxed") -> None:
         self._path = path
         self._payload, self._result = json.dumps(payload), json.dumps(result)
         self._lock = os.open(f"{path}-holdfast", os.O_RDWR)
         connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
-        connection.execute("pragma synchronous = normal")
+        connection.execute(f"pragma synchronous = {'full' if durability == 'full' else 'normal'}")
         self._cursor = connection.cursor()
         self._now = time.time_ns() // 1_000_000
         self._version = self._read("select value from holdfast_meta where name = 'routing_version'")
@@ -64,6 +72,10 @@ class Statements:
         for job_id in drawn:
             self._commit(partial(self._insert, job_id))
 
+    def enqueue_many(self, count: int) -> None:
+        """Store jobs in one commit."""
+        self._commit(*(partial(self._insert, ids.job_id()) for _ in range(count)))
+
     def claim(self, count: int) -> None:
         """Lease the next jobs, one commit for each."""
         for _ in range(count):
@@ -79,9 +91,30 @@ class Statements:
         for _ in range(count):
             self._commit(self._finish, self._lease)
 
+    def drain(self, batch: int) -> None:
+        """Lease and finish all ready jobs, which have consecutive numbers, a batch at a time."""
+        held: list[tuple[Any, ...]] = []
+        while True:
+            leased: list[tuple[Any, ...]] = []
+            self._commit(partial(self._finish_range, held), partial(self._lease_range, batch, leased))
+            if not leased:
+                return
+            held = leased
+
+    def put(self, payload: str) -> None:
+        """Store one job with this payload."""
+        self._payload = payload
+        self.enqueue(1)
+
+    def take(self) -> str | None:
+        """Lease the next job and return its payload; None if there is none."""
+        found: list[str] = []
+        self._commit(partial(self._lease, found))
+        return found[0] if found else None
+
     def _commit(self, *writes: Callable[[], None]) -> None:
         execute = self._cursor.execute
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         execute("begin immediate")
         for write in writes:
             write()
@@ -95,10 +128,14 @@ class Statements:
         placed = (5, self._route, "default", "default", 0, None, limits.MAX_ATTEMPTS_DEFAULT, None, None)
         self._cursor.execute(_INSERT, (self._version, job_id, self._payload, now, now, None, *placed))
 
-    def _lease(self) -> None:
+    def _lease(self, payloads: list[str] | None = None) -> None:
         cursor, now = self._cursor, self._now
         cursor.execute(_NEXT, (self._route, self._scope, self._version, now, 1, None, "w", "i"))
         row = cursor.fetchone()
+        if payloads is not None:
+            if row is None:
+                return
+            payloads.append(row[5])
         cursor.execute(_CLAIM, (row[1], 1, _TOKEN, now, now, 1))
         self._held.append((row[1], row[7] + 1))
 
@@ -106,3 +143,82 @@ class Statements:
         seq, epoch = self._held.pop()
         self._cursor.execute(_DONE, (seq, self._result, self._now, epoch, _TOKEN, 1, 0))
         self._cursor.execute(_APPEND, (seq, self._now))
+
+    def _lease_range(self, batch: int, leased: list[tuple[Any, ...]]) -> None:
+        cursor, now = self._cursor, self._now
+        values = (self._route, self._scope, self._version, now, 1, None, "w", "i", batch)
+        leased += cursor.execute(_NEXT_MANY, values).fetchall()
+        if leased:
+            held = {"holder": 1, "lease_token": _TOKEN, "lease_until_ms": now, "started_at_ms": now}
+            place = {"first": leased[0][1], "last": leased[-1][1], "acknowledged": batch}
+            cursor.execute(sql.QUERIES["job_claim_range_plain"], held | place)
+
+    def _finish_range(self, held: list[tuple[Any, ...]]) -> None:
+        if not held:
+            return
+        cursor, now = self._cursor, self._now
+        of = {"first": held[0][1], "last": held[-1][1], "epoch": held[0][7] + 1, "token": _TOKEN, "priority": 0}
+        cursor.execute("savepoint part")
+        cursor.execute(sql.QUERIES["job_done_range_plain"], of | {"result": self._result, "now": now, "lease_now": 1})
+        cursor.execute("release part")
+        seqs = json.dumps([row[1] for row in held])
+        cursor.execute(sql.QUERIES["events_append_done"], {"seqs": seqs, "at_ms": now})
+
+
+def prepared(path: str, durability: Durability) -> Statements:
+    """Return the statements on a new or prepared database."""
+    with holdfast.connect(path, durability=durability) as queue:
+        queue.migrate()
+        queue.enqueue("kind")
+        claim = queue.claim(worker="w")
+        if claim is not None:
+            queue.settle(claim, holdfast.Done())
+    return Statements(path, None, None, durability)
+
+
+class HandoverSession(PythonSession):
+    """Hands jobs to another process: the lock file wakes the receiver's only thread, which then leases the job."""
+
+    def __init__(self, durability: Durability, folder: Path) -> None:
+        path = str(folder / "jobs.db")
+        self._statements = prepared(path, durability)
+        self._opened = ExitStack()
+        self._wait = self._opened.enter_context(write_waiter(f"{path}-holdfast"))
+
+    def enqueue(self, number: int) -> None:
+        """Store one job."""
+        self._statements.put(as_text(number))
+
+    def drain(self, batch: int) -> int:
+        """Not measured: see `bench.call_cost`."""
+        raise NotImplementedError
+
+    def send(self, stamp: int) -> None:
+        """Store one job with a timestamp."""
+        self._statements.put(str(stamp))
+
+    def receive(self, note: Callable[[int], None]) -> bool:
+        """Lease a job, waiting up to a second, and finish it."""
+        payload = self._statements.take()
+        if payload is None:
+            self._wait(1.0)
+            payload = self._statements.take()
+        if payload is None:
+            return False
+        note(int(payload))
+        self._statements.settle(1)
+        return True
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened.close()
+        self._statements.close()
+
+
+def candidates() -> list[Candidate]:
+    """Return the program with each durability, for the pick-up only."""
+    settings = "the statements of a pick-up, woken by the lock file; without Holdfast's calls and threads"
+    both: tuple[Durability, Durability] = ("full", "relaxed")
+    return [
+        Candidate("statements alone", mode, settings, frozenset(), partial(HandoverSession, mode)) for mode in both
+    ]

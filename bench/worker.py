@@ -31,7 +31,8 @@ from holdfast.worker.garbage import rare_collections
 from holdfast.worker.status import WorkerMetrics
 from holdfast.worker.worker import Worker
 
-JOBS = 10_000
+JOBS = 40_000
+"""So many that the start of a worker, with its first small claims, does not count."""
 SLEEP_SECONDS = 0.001
 SLEEPERS = 100
 SLEEPING = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"

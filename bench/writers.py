@@ -2,7 +2,8 @@
 
 Each process enqueues one job after the other. For comparison, each of as many processes takes a lock on one file by
 `flock`, writes and syncs as many bytes as a commit does, and releases it: the order in which the kernel grants that
-lock is all that they have in common. The figures are times of whole calls. Both run in several rounds, one after the
+lock is all that they have in common. Others store the same job under that lock by its statements alone: they hold it
+for as long as an enqueue has to. The figures are times of whole calls. All run in several rounds, one after the
 other: the longest waits depend on what else the machine does, so that only those of one round can be compared.
 """
 
@@ -24,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
-from bench.candidates import payload
+from bench.candidates import as_text, payload
+from bench.statement_cost import prepared
 
 PROCESSES = 16
 ROUNDS = 7
@@ -52,7 +54,13 @@ def _flock(folder: Path) -> Callable[[], object]:
     return write
 
 
-CALLS = {"holdfast": _enqueue, "flock": _flock}
+def _statements(folder: Path) -> Callable[[], object]:
+    statements = prepared(str(folder / "jobs.db"), "full")
+    text = as_text(1)
+    return lambda: statements.put(text)
+
+
+CALLS = {"holdfast": _enqueue, "flock": _flock, "statements under flock": _statements}
 
 
 def _write(

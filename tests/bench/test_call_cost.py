@@ -13,8 +13,9 @@ def test_a_short_run_has_a_figure_for_every_target() -> None:
     costs = call_cost.measure(rounds=2, calls=40)
 
     assert {target.name for target in call_cost.TARGETS} | {"bare single", "bare bulk"} <= set(costs.microseconds)
+    limits = ("single enqueue", "claim one", "settle one", "settle and claim one", "drain")
     assert {name for name in costs.beside() if name.startswith(call_cost.STATEMENTS)} == {
-        call_cost.STATEMENTS + name for name in ("single enqueue", "claim one", "settle one", "settle and claim one")
+        call_cost.STATEMENTS + name for name in limits
     }
     assert all(microseconds > 0 for microseconds in costs.microseconds.values())
     assert min(costs.plain_shares.values()) > 0.5

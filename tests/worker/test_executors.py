@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from holdfast import AsyncQueue, Job, NewJob, Queue
 from holdfast.domain.claims import SettledAndClaimed
 from holdfast.domain.job import row_of
+from holdfast.worker import executors
+from holdfast.worker.timers import REAL_TIMER
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
@@ -303,3 +306,45 @@ def test_many_short_and_long_handlers_of_both_colours_come_to_their_end(harness:
 
     assert set(ran.values()) == {1}
     assert {job.attempt for job in queue.jobs(state="done", limit=1000).jobs} == {1}
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+def test_an_async_slot_lets_the_event_loop_run_once_for_each_handler_whether_or_not_it_suspends(
+    monkeypatch: pytest.MonkeyPatch, suspends: bool
+) -> None:
+    count, steps, ended, needed = 50, 0, 0, 0
+
+    async def run_async(*_: object) -> None:
+        if suspends:
+            await asyncio.sleep(0)
+
+    # As if each handler had taken longer than a slot may keep the event loop.
+    monkeypatch.setattr(executors, "_YIELD_SECONDS", -1.0)
+    monkeypatch.setattr(executors, "run_async", run_async)
+
+    async def test() -> None:
+        loop, all_ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            loop.call_soon(step)
+
+        def put_ended(_attempt: object) -> None:
+            nonlocal ended, needed
+            ended += 1
+            if ended == count:
+                needed = steps
+                all_ended.set()
+
+        events: Any = SimpleNamespace(put_ended=put_ended)
+        slots = executors.ExecutorQueue(1, lambda _attempt: executor)
+        executor = executors.TaskExecutor(slots, events, REAL_TIMER)
+        attempts: list[Any] = [SimpleNamespace(slot_freed=False) for _ in range(count)]
+        slots.put(attempts)
+        step()
+        await all_ended.wait()
+        await executor.close()
+
+    asyncio.run(test())
+    assert count - 1 <= needed < count + 5

@@ -5,6 +5,7 @@ how many attempts run at once, sync and async together, and reassigns the slot o
 """
 
 import asyncio
+import math
 import queue
 import threading
 import time
@@ -161,8 +162,8 @@ class TaskExecutor:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._yield_at = 0.0
-        """When a task of this executor yields next to the event loop, by the monotonic clock."""
+        self._yield_at = math.inf
+        """When a task of this executor yields to the event loop, unless that has run others since a task began."""
 
     def run(self, attempt: RunningAttempt) -> None:
         """Run the attempt in an idle task, or in a new one. Safe to call from any thread."""
@@ -204,6 +205,9 @@ class TaskExecutor:
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft()
+            if self._yield_at == math.inf:
+                self._yield_at = time.monotonic() + _YIELD_SECONDS
+                self._loop.call_soon(self._loop_has_run)
             await run_async(attempt, task, self._is_shutting_down)
             next_attempt = self._executor_queue.release_slot(attempt, self)
             if next_attempt is not None:
@@ -212,7 +216,10 @@ class TaskExecutor:
             if time.monotonic() > self._yield_at:
                 # Handlers that never suspend would block the event loop as long as there are attempts.
                 await asyncio.sleep(0)
-                self._yield_at = time.monotonic() + _YIELD_SECONDS
+
+    def _loop_has_run(self) -> None:
+        # Handlers that suspend by themselves would otherwise be followed by one more step of the event loop each.
+        self._yield_at = math.inf
 
     def _is_shutting_down(self) -> bool:
         """Return whether a cancellation is meant for the executor and not for a single handler."""

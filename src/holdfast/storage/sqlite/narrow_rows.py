@@ -337,7 +337,7 @@ class ClaimedRow(LazyRow):
     tenant = property(lambda self: self._row[3])
     payload_json = property(lambda self: self._row[5])
     priority = property(lambda self: self._row[4])
-    suspect = property(lambda self: seldom(self._row).suspect)
+    suspect = property(lambda self: 0 if self._row[PACKED] is None else seldom(self._row).suspect)
     due_at_ms = property(lambda self: self._row[6])
     started_at_ms = property(lambda self: self._claim.now.wall_ms)
     event_count = property(lambda self: 0 if self._row[PACKED] is None else seldom(self._row).event_count)
@@ -350,7 +350,7 @@ class ClaimedRow(LazyRow):
         """How many claims in a row were not acknowledged."""
         if self._index < self._claim.request.acknowledged:
             return 0
-        return seldom(self._row).unacknowledged + 1
+        return 1 if self._row[PACKED] is None else seldom(self._row).unacknowledged + 1
 
     def done_at(self, now_ms: int) -> Ended:
         """Return what is counted of the job if it is done."""

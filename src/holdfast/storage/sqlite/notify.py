@@ -57,7 +57,7 @@ class FileNotifier(Notifier):
         return self._lock_file
 
     def _watch(self, lock_file: LockFile) -> None:
-        with _write_waiter(lock_file.path) as wait:
+        with write_waiter(lock_file.path) as wait:
             idle_since: float | None = None
             while idle_since is None or time.monotonic() - idle_since < _LINGER_SECONDS:
                 wait(_LINGER_SECONDS / 2)
@@ -119,7 +119,7 @@ os.register_at_fork(after_in_child=_reset_notifiers)
 
 
 @contextmanager
-def _write_waiter(path: str) -> Iterator[Wait]:
+def write_waiter(path: str) -> Iterator[Wait]:
     """Yield a function that waits for the next write to *path*."""
     descriptor = _watch_file(path)
     if descriptor is None:
