@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.gateway import LANES
+from holdfast.gateway.exchanges import Exchange
+from holdfast.gateway.gateway import LANES, Gateway
 from tests.support.gateway import (
     GatewayProcess,
     ModelServerProcess,
@@ -211,6 +212,28 @@ def test_callers_who_wait_while_the_gateway_stops_are_told_to_come_back(
     assert back.status == 200
     assert back.headers["Holdfast-Job"] == told.headers["Holdfast-Job"]
     assert [one["prompt"] for one in upstream.generations] == ["running", "waiting"]
+
+
+def test_a_caller_whose_request_is_stored_while_the_gateway_begins_to_stop_is_told_to_come_back(
+    place: StorePlace, upstream: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue = Gateway.enqueue
+
+    async def enqueue_and_stop(gateway: Gateway, *request: Any) -> Exchange:
+        stored = await enqueue(gateway, *request)
+        if upstream.generations:
+            gateway.begin_closing()
+        return stored
+
+    monkeypatch.setattr(Gateway, "enqueue", enqueue_and_stop)
+    upstream.script.hold = True
+    with place.gateway(f"http://127.0.0.1:{upstream.port}") as first:
+        running = first.open("/v1/completions", text="running")
+        wait_until(lambda: upstream.generations)
+        told = first.open("/v1/completions", text="waiting").response
+        assert (told.status, told.headers["Retry-After"]) == (503, "1")
+        upstream.script.hold = False
+        assert running.response.status == 200
 
 
 def test_a_caller_whose_job_waits_for_a_limit_finds_it_again_after_a_restart(

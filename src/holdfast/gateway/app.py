@@ -256,6 +256,9 @@ class GatewayApp:
             self.gateway.exchanges.reading(exchange) as reader,
             self.service.access.watch(caller, reader.leave),
         ):
+            if self.gateway.closing and not exchange.running:
+                # The gateway has begun to stop while the request was stored: callers who wait are let go then.
+                reader.leave()
             await ExchangeAnswer(self.gateway, exchange, channel).send(reader)
 
 
