@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -153,6 +154,42 @@ class TestExclusive:
         for child in children:
             child.kill()
         assert min(passed) * 20 > max(passed), passed
+
+
+class TestOvertaking:
+    def test_who_has_waited_for_long_gets_it_before_a_process_that_runs(self, path: str, lock_file: LockFile) -> None:
+        other, order = LockFile(path), list[str]()
+
+        def wait() -> None:
+            other.lock(PATIENCE_SECONDS)
+            order.append("waiting")
+            other.unlock()
+
+        for _ in range(20):
+            lock_file.lock(PATIENCE_SECONDS)
+            waiting = in_background(wait)
+            wait_until(lambda: lock_file.is_awaited)
+            lock_file.unlock()
+            lock_file.lock(PATIENCE_SECONDS)  # at once, before the other can run
+            order.append("running")
+            lock_file.unlock()
+            waiting.result(PATIENCE_SECONDS)
+        other.close()
+        assert order == ["waiting", "running"] * 20
+
+    def test_a_process_that_is_killed_while_it_waits_lets_others_go_on(self, path: str, lock_file: LockFile) -> None:
+        lock_file.lock(PATIENCE_SECONDS)
+        with Child(hold_gate, path):
+            wait_until(lambda: lock_file.is_awaited)
+        lock_file.unlock()
+        lock_file.lock(PATIENCE_SECONDS)
+        wait_until(lambda: not lock_file.is_awaited)
+
+    def test_a_time_of_another_clock_means_nothing(self, path: str, lock_file: LockFile) -> None:
+        with Path(lock_file.path).open("r+b") as file:
+            file.seek(-8, os.SEEK_END)
+            file.write((time.monotonic_ns() + 10**12).to_bytes(8, sys.byteorder))
+        assert not lock_file.is_awaited
 
 
 # --- timeouts ------------------------------------------------------------------------------------------------------

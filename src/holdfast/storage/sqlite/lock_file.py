@@ -20,9 +20,15 @@ from typing import Final, Literal
 from holdfast.domain import errors
 
 _SLOTS = 4096
-_SIZE = _SLOTS * 8
-_WAKE_BYTE = _SIZE
+_WAKE_BYTE = _SLOTS * 8
+_AWAITED_SLOT = _SLOTS + 1
+"""Until when others let a process pass that has waited for long, in nanoseconds of the machine's monotonic clock."""
+_SIZE = _WAKE_BYTE + 16
 
+_OVERTAKEN_SECONDS: Final = 0.02
+"""For how long a process that waits for the lock lets others overtake it: changing processes takes time."""
+_PASSING_SECONDS: Final = 0.0005
+_AWAITED_NANOSECONDS: Final = int(_OVERTAKEN_SECONDS * 2e9)
 CHECK_SECONDS: Final = 0.25
 """How often a caller that waits for other writers checks whether it was interrupted."""
 INTERRUPTED: Final = "the wait for other writers was interrupted and nothing was stored; try again"
@@ -37,7 +43,7 @@ class LockFile:
         try:
             _share_with_writers(self._descriptor, database)
             # Allocate the blocks: writing to a mapped hole on a full disk would kill the process.
-            os.posix_fallocate(self._descriptor, 0, _SIZE + 1)
+            os.posix_fallocate(self._descriptor, 0, _SIZE)
             self._memory = _mapped(self.path)
         except BaseException:
             os.close(self._descriptor)
@@ -51,6 +57,8 @@ class LockFile:
 
         If an exception interrupts the call, the caller must call `unlock`.
         """
+        if self.is_awaited:
+            self._let_others_pass()
         try:
             if self._lock_thread is None or not self._lock_thread.pending:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +66,29 @@ class LockFile:
         except BlockingIOError:
             pass
         self._lock_thread = self._lock_thread or _LockThread(self._descriptor)
-        self._lock_thread.lock(seconds, interrupted)
+        if self._lock_thread.lock(seconds, interrupted, self._ask_others_to_wait):
+            self._slots[_AWAITED_SLOT] = 0
+
+    def _ask_others_to_wait(self) -> None:
+        self._slots[_AWAITED_SLOT] = time.monotonic_ns() + _AWAITED_NANOSECONDS
+
+    def _let_others_pass(self) -> None:
+        """Wait until a process that has waited for long has the lock, but not for longer than that."""
+        until = time.monotonic() + _OVERTAKEN_SECONDS
+        while self.is_awaited and time.monotonic() < until:
+            time.sleep(_PASSING_SECONDS)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a process has waited for long and asks others to wait."""
+        until = self._slots[_AWAITED_SLOT]
+        if until == 0:
+            return False
+        # The process may have been killed since; and the time may be one of before a restart of the machine.
+        is_current = 0 < until - time.monotonic_ns() <= _AWAITED_NANOSECONDS
+        if not is_current:
+            self._slots[_AWAITED_SLOT] = 0
+        return is_current
 
     def unlock(self) -> None:
         """Release the lock, or withdraw the request for it; harmless if there is neither."""
@@ -161,8 +191,9 @@ def _slot(topic: str) -> int:
 class _LockThread:
     """A thread that waits for the lock if that takes long: a blocking `flock` call cannot be cancelled.
 
-    The kernel grants the lock in request order only to blocked callers, so polling is no substitute. Its fields are
-    assigned together, with no call in between, so that no interrupt can occur between the assignments.
+    The kernel grants the lock in request order only to blocked callers, so polling is no substitute. It does not hand
+    the lock over: until the first of them runs, another process can take it. The fields of this object are assigned
+    together, with no call in between, so that no interrupt can occur between the assignments.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -177,15 +208,15 @@ class _LockThread:
         """Whether a request is pending, or granted and not taken; if not, `flock` may be called directly."""
         threading.Thread(target=self._run, name="holdfast-lock", daemon=True).start()
 
-    def lock(self, seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Wait for the lock, or raise `StoreBusy`."""
+    def lock(self, seconds: float, interrupted: Callable[[], bool], overtaken: Callable[[], None]) -> bool:
+        """Wait for the lock, or raise `StoreBusy`; return whether that took long and *overtaken* was called."""
         with self._mutex:
             self._requested = True
             if not self.pending:
                 # Otherwise an earlier, withdrawn request is still pending and serves this call.
                 self.pending = True
                 self._requests.put("lock")
-        deadline = time.monotonic() + seconds
+        deadline, took_long = time.monotonic() + seconds, False
         try:
             while not self._take():
                 remaining = deadline - time.monotonic()
@@ -193,10 +224,13 @@ class _LockThread:
                     raise errors.StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
                 if interrupted():
                     raise errors.StoreBusy(INTERRUPTED)
-                self._woken.acquire(timeout=min(remaining, CHECK_SECONDS))
+                if not self._woken.acquire(timeout=min(remaining, _OVERTAKEN_SECONDS)):
+                    took_long = True
+                    overtaken()
         except BaseException:
             self.withdraw()
             raise
+        return took_long
 
     def _take(self) -> bool:
         """Take the lock if it was granted; return whether it was."""
