@@ -451,7 +451,7 @@ class TestCounters:
             assert lock_file.count("job:b") == 0
 
     def test_a_counter_at_its_maximum_wraps_around(self, lock_file: LockFile) -> None:
-        lock_file._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
+        lock_file._slots[:4096] = memoryview(b"\xff" * 4096 * 8).cast("Q")
         lock_file.notify(["job:a"])
         assert lock_file.count("job:a") == 0
 
