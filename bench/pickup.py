@@ -195,7 +195,9 @@ def run_pickup(
     engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int, failures: Failures
 ) -> list[Latency]:
     """Measure each candidate in each round; a peer that fails is only listed in *failures*."""
-    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name not in BASELINES}
+    # One that measures enqueues only cannot receive.
+    able = [one for one in candidates if not one.scenarios or "drain" in one.scenarios]
+    latencies = {one.label: Latency(one.name, one.durability, []) for one in able if one.name not in BASELINES}
     for _ in range(rounds):
         for candidate in candidates:
             if candidate.label in latencies:
