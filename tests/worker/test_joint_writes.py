@@ -225,22 +225,25 @@ def test_the_job_of_a_cancelled_caller_is_stored_and_runs(harness: Harness) -> N
 
 
 def test_a_queue_of_another_event_loop_or_of_no_running_worker_only_stores(harness: Harness) -> None:
-    async def store(local: AsyncQueue, key: str) -> None:
+    async def stores_jointly(local: AsyncQueue, key: str) -> bool:
         harness.faults.seen.clear()
         await local.enqueue("run", {"key": key})
-        assert not is_joint(harness.faults)
+        return is_joint(harness.faults)
 
     async def test() -> None:
         async with harness.open_async() as queue:
             Ran(queue)
             worker = Worker(queue)
-            await store(worker.local_queue, "before")
+            assert not await stores_jointly(worker.local_queue, "before")
+            joint = []
             async with serving(worker) as local:
-                for number in range(3):
+                for number in range(5):
                     await asyncio.sleep(IDLE_SECONDS)
-                    await asyncio.to_thread(asyncio.run, store(local, f"elsewhere {number}"))
+                    joint.append(await asyncio.to_thread(asyncio.run, stores_jointly(local, f"elsewhere {number}")))
                 await run(local, "here")
-            await store(worker.local_queue, "after")
-            assert await queue.counts() == {"done": 6, "ready": 1}
+            # A group commit may join one of them with a claim that the worker makes at that moment.
+            assert sum(joint) <= 1
+            assert not await stores_jointly(worker.local_queue, "after")
+            assert await queue.counts() == {"done": 8, "ready": 1}
 
     asyncio.run(test())
