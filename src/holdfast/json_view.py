@@ -94,9 +94,7 @@ _UNCHANGED_TEXT: Final = (
 
 
 @lru_cache(1_000)
-def _place(
-    state: str, kind: str, lane: str, tenant: str, priority: int, affinity: str | None, requires: str
-) -> str:
+def _place(state: str, kind: str, lane: str, tenant: str, priority: int, affinity: str | None, requires: str) -> str:
     """Return where a job belongs, as the part of its text; many jobs have the same."""
     return (
         f',"state":"{state}","kind":{quoted(kind)},"lane":{quoted(lane)},"tenant":{quoted(tenant)}'
