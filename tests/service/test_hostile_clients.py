@@ -280,6 +280,13 @@ def test_a_request_that_offers_another_protocol_is_served_with_its_body(
         assert b'"kind":"offered"' in answer
 
 
+def test_many_offers_of_another_protocol_in_one_packet_are_ignored(server: Server, raw: socket.socket) -> None:
+    offer = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    raw.sendall(offer * 1_500 + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert read_all(raw).count(b"HTTP/1.1 200 ") == 1_501
+
+
 @pytest.mark.service_settings(body_seconds=0.3)
 def test_a_stalled_body_after_an_offer_of_another_protocol_is_cut_off(server: Server, raw: socket.socket) -> None:
     token = server.client("produce").token

@@ -149,25 +149,21 @@ class WatchedProtocol(HttpToolsProtocol):
             self._count_header(len(data))
 
     def _parse(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.send_400_response("the request is not HTTP")
-        except httptools.HttpParserUpgrade as upgrade:
-            self._stay_with_http(data[upgrade.args[0] :])
-
-    def _stay_with_http(self, rest: bytes) -> None:
-        """Go on after the head of a request that offers another protocol; the parser takes *rest* for that.
-
-        A server may ignore the offer. Some clients make it in every request, and expect the body to be read.
-        """
-        framing = self._body_framing()
-        if framing:
-            self.parser = httptools.HttpRequestParser(_AfterHead(self))
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            rest = b"POST / HTTP/1.1\r\n%b\r\n%b" % (framing, rest)
-        if rest and not self.transport.is_closing():
-            self._parse(rest)
+        parts: list[bytes | memoryview] = [data]
+        while parts and not self.transport.is_closing():
+            part = parts.pop()
+            try:
+                self.parser.feed_data(part)
+            except httptools.HttpParserError:
+                self.send_400_response("the request is not HTTP")
+            except httptools.HttpParserUpgrade as upgrade:
+                # The request offers another protocol, and the parser takes what follows its head for that. A server
+                # may ignore the offer. Some clients make it in every request, and expect the body to be read.
+                parts.append(memoryview(part)[upgrade.args[0] :])
+                if framing := self._body_framing():
+                    self.parser = httptools.HttpRequestParser(_AfterHead(self))
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                    parts.append(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
 
     def _body_framing(self) -> bytes:
         """Return the headers that tell how the body of the request ends; none if it has no body."""
@@ -226,7 +222,7 @@ class WatchedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Stop the timer of the body: now the client waits."""
         if self.parser.should_upgrade() and self._body_framing():
-            # The parser skips the body; see `_stay_with_http`.
+            # The parser skips the body; see `_parse`.
             return
         self._disarm()
         self._phase = "answer"
