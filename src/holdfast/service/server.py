@@ -97,7 +97,7 @@ def listen(host: str, port: int) -> socket.socket:
 def allow_connections(wanted: int) -> int:
     """Raise this process's limit of open files as far as connections need it; return how many are possible.
 
-    Many systems allow 1,024 at first. At that limit nobody could connect, instead of being refused with a reason.
+    Many systems allow 1,024 at first. At that limit a client would wait, instead of being refused with a reason.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _OTHER_FILES
