@@ -57,10 +57,18 @@ def job_text(one: Job) -> str:
     cancel_requested, suspect, deferrals, _, releases, failure_class, *_ = row[33:42]
     dedupe_key, dedupe_kind, _, _, parent, root, _, _, entry_json, record_all, _ = row[42:]
     null = "null"
+    changes = _UNCHANGED_TEXT
+    if (phase, percent, cancel_requested, suspect, deferrals, releases, dedupe_key) != _UNCHANGED:
+        changes = (
+            f',"phase":{null if phase is None else quoted(phase)},"percent":{null if percent is None else percent}'
+            f',"cancel_requested":{_flag(cancel_requested)},"suspect":{_flag(suspect)}'
+            f',"deferrals":{deferrals},"releases":{releases}'
+            f',"dedupe_key":{null if dedupe_key is None else quoted(dedupe_key)}'
+            f',"dedupe_scope":{null if dedupe_key is None else _DEDUPE_SCOPES[bool(dedupe_kind)]}'
+        )
     return (
-        f'{{"id":{quoted(job_id)},"number":{number},"state":"{state}","kind":{quoted(kind)}'
-        f',"lane":{quoted(lane)},"tenant":{quoted(tenant)},"priority":{priority}'
-        f',"affinity":{null if affinity is None else quoted(affinity)},"requires":{requires}'
+        f'{{"id":{quoted(job_id)},"number":{number}'
+        f"{_place(state, kind, lane, tenant, priority, affinity, requires)}"
         f',"payload":{shown_payload(row) if lane == SYSTEM_LANE else payload}'
         f',"result":{null if result is None else result}'
         f',"failure":{null if failure_class is None else strict_json.compact(failure(row.failure))}'
@@ -70,18 +78,35 @@ def job_text(one: Job) -> str:
         f',"finished_at_ms":{null if finished_at_ms is None else finished_at_ms}'
         f',"lease_until_ms":{null if lease_until_ms is None else lease_until_ms}'
         f',"attempt":{attempt},"max_attempts":{max_attempts},"backoff":{_backoff(pauses)},"epoch":{epoch}'
-        f',"worker":{null if worker is None else quoted(worker)}'
-        f',"incarnation":{null if incarnation is None else quoted(incarnation)}'
-        f',"outcome":{null if outcome is None else quoted(outcome)}'
-        f',"phase":{null if phase is None else quoted(phase)},"percent":{null if percent is None else percent}'
-        f',"cancel_requested":{"true" if cancel_requested else "false"},"suspect":{"true" if suspect else "false"}'
-        f',"deferrals":{deferrals},"releases":{releases}'
-        f',"dedupe_key":{null if dedupe_key is None else quoted(dedupe_key)}'
-        f',"dedupe_scope":{null if dedupe_key is None else _DEDUPE_SCOPES[bool(dedupe_kind)]}'
+        f"{_holder(worker, incarnation, outcome)}{changes}"
         f',"events":"{"all" if record_all else "terminal"}","parent":{null if parent is None else quoted(parent)}'
         f',"root":{quoted(root or job_id)}'
         f',"entry":{null if entry_json is None else strict_json.compact(entry(one))}}}'
     )
+
+
+# Phase, percent, cancel_requested, suspect, deferrals, releases and dedupe key of most jobs, and their text.
+_UNCHANGED: Final = (None, None, 0, 0, 0, 0, None)
+_UNCHANGED_TEXT: Final = (
+    ',"phase":null,"percent":null,"cancel_requested":false,"suspect":false,"deferrals":0,"releases":0'
+    ',"dedupe_key":null,"dedupe_scope":null'
+)
+
+
+@lru_cache(1_000)
+def _place(state: str, kind: str, lane: str, tenant: str, priority: int, affinity: str | None, requires: str) -> str:
+    """Return where a job belongs, as the part of its text; many jobs have the same."""
+    return (
+        f',"state":"{state}","kind":{quoted(kind)},"lane":{quoted(lane)},"tenant":{quoted(tenant)}'
+        f',"priority":{priority},"affinity":{"null" if affinity is None else quoted(affinity)},"requires":{requires}'
+    )
+
+
+@lru_cache(1_000)
+def _holder(worker: str | None, incarnation: str | None, outcome: str | None) -> str:
+    """Return who holds or has held a job, and how its last attempt ended, as the part of its text."""
+    shown = {"worker": worker, "incarnation": incarnation, "outcome": outcome}
+    return "," + strict_json.compact(shown)[1:-1]
 
 
 _DEDUPE_SCOPES: Final = ('"tenant"', '"kind"')

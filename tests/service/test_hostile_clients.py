@@ -249,3 +249,47 @@ def test_head_and_body_of_an_answer_are_one_packet(server: Server, raw: socket.s
     assert separator
     assert f"content-length: {len(body)}".encode() in head.lower()
     assert body
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("framing", ["length", "chunked", "none"])
+def test_a_request_that_offers_another_protocol_is_served_with_its_body(
+    server: Server, raw: socket.socket, framing: str, at_once: bool
+) -> None:
+    # The HTTP client of Java does so in every request. The body must not be taken for a request of its own.
+    token = server.client("produce", "read").token
+    head = HEAD + UPGRADE + f"Authorization: Bearer {token}\r\n".encode()
+    body = b'{"kind":"offered","payload":"GET /v1/kinds HTTP/1.1\\r\\n\\r\\n"}'
+    if framing == "length":
+        parts = [head + b"Content-Length: %d\r\n\r\n" % len(body), body]
+    elif framing == "chunked":
+        parts = [head + b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)]
+    else:
+        parts = [head.replace(b"POST", b"GET") + b"\r\n"]
+    following = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    for part in [b"".join([*parts, following])] if at_once else [*parts, following]:
+        raw.sendall(part)
+        time.sleep(0 if at_once else 0.05)
+    answer = read_all(raw)
+
+    assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"200" if framing == "none" else b"201", b"200"]
+    if framing != "none":
+        assert b'"kind":"offered"' in answer
+
+
+def test_many_offers_of_another_protocol_in_one_packet_are_ignored(server: Server, raw: socket.socket) -> None:
+    offer = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    raw.sendall(offer * 1_500 + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert read_all(raw).count(b"HTTP/1.1 200 ") == 1_501
+
+
+@pytest.mark.service_settings(body_seconds=0.3)
+def test_a_stalled_body_after_an_offer_of_another_protocol_is_cut_off(server: Server, raw: socket.socket) -> None:
+    token = server.client("produce").token
+    raw.sendall(HEAD + UPGRADE + f"Authorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n".encode() + b"{")
+
+    assert read_all(raw).startswith(b"HTTP/1.1 408 ")

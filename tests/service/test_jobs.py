@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Artifact, Done, Failed, NewJob
 from holdfast.client.queue_state import state_of
+from holdfast.service.jobs import BULK_LINES_MAX
 from holdfast.service.routes import ROUTES
 from tests.support.service import Answer, Server, wait_until
 
@@ -189,6 +190,16 @@ def test_each_line_of_a_bulk_request_is_answered_by_a_line(served: Server) -> No
     ]
     assert (results[1]["error"]["field"], results[4]["id"], results[4]["created"]) == ("delay", "own", True)
     assert served.queue.counts() == {"ready": 2}
+
+
+def test_empty_lines_of_a_bulk_request_count(server: Server) -> None:
+    # Otherwise a body of 64 MiB could have 67 million of them.
+    producer, ndjson = server.client("produce"), "application/x-ndjson"
+    refused = producer.post("/v1/jobs/bulk", b"\n" * (BULK_LINES_MAX + 1), Content_Type=ndjson)
+    assert (refused.status, refused.code, refused.json["limit"]) == (413, "body_too_large", BULK_LINES_MAX)
+
+    accepted = producer.post("/v1/jobs/bulk", b"\n" * (BULK_LINES_MAX - 1) + b'{"kind": "a"}\n', Content_Type=ndjson)
+    assert (accepted.status, accepted.json["line"]) == (200, BULK_LINES_MAX)
 
 
 def test_a_bulk_request_can_be_repeated_with_its_key(server: Server) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import resource
 import signal
+import socket
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -97,3 +102,29 @@ def test_two_servers_serve_one_store_and_one_of_them_is_killed(tmp_path: Path) -
         log = second.errors.read_text()
     assert "POST /v1/claims/one/settle 200" in log
     assert token.split("_", 2)[2] not in log
+
+
+@pytest.mark.slow("it starts a process and opens 300 connections")
+def test_a_server_raises_its_limit_of_open_files(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            server = stack.enter_context(serving(tmp_path / "jobs.db", "--tokens", "off"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(300):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_server_takes_no_more_connections_than_the_system_allows_files() -> None:
+    program = (
+        "import resource; from holdfast.service import server;"
+        " resource.setrlimit(resource.RLIMIT_NOFILE, (128, 150)); print(server.allow_connections(2_000))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert ran.stdout == "50\n"
+    assert "at most 50 connections instead of 2000: the system allows 150 open files" in ran.stderr

@@ -177,10 +177,14 @@ class Call:
     @property
     def idempotency_key(self) -> str | None:
         """The header `Idempotency-Key`."""
-        key = self.request.headers.get("idempotency-key")
-        if key is not None and not _KEY.fullmatch(key):
-            raise errors.InvalidInput("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
-        return key
+        # Not by `request.headers`, which takes three times as long: every enqueue asks.
+        for name, value in self.request.scope["headers"]:
+            if name == b"idempotency-key":
+                key: str = value.decode("latin-1")
+                if not _KEY.fullmatch(key):
+                    raise errors.InvalidInput("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+                return key
+        return None
 
     async def audit(self, action: str, target: str, **detail: strict_json.Json) -> None:
         """Record an action of an operator, before it is carried out."""
@@ -295,12 +299,20 @@ def _converted(name: str, value: str, schema: Schema) -> Any:
 
 def reply(document: strict_json.Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response."""
-    return Response(encode(document), status, headers=headers, media_type=bodies.JSON)
+    return _json(encode(document), status, headers)
 
 
 def reply_text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response of JSON text."""
-    return Response(text.encode("utf-8", "replace"), status, headers=headers, media_type=bodies.JSON)
+    return _json(text.encode("utf-8", "replace"), status, headers)
+
+
+def _json(content: bytes, status: int, headers: Mapping[str, str] | None) -> Response:
+    response = Response(content, status, media_type=bodies.JSON)
+    if headers is not None:
+        # The constructor would look for its own headers among them.
+        response.raw_headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return response
 
 
 def within_scope(grants: access.Grants, jobs: Sequence[Job]) -> list[Job]:

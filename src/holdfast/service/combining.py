@@ -17,6 +17,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TOGETHER_MAX: Final = 100
+# How many rounds of the event loop come before a batch: requests that have arrived, but were not read yet, join it.
+# An idle loop makes them in microseconds.
+_ROUNDS: Final = 2
 # As many of them are within the limit of one claim.
 _CLAIM_MAX: Final = 10
 # Options of a job that concern no other job and read nothing. Others are enqueued alone: they may wait for a key.
@@ -58,7 +61,10 @@ class Combiner(Generic[Item, Answer]):
         return await future
 
     async def _run_waiting(self, key: Hashable) -> None:
-        while waiting := self._waiting[key]:
+        while self._waiting[key]:
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
+            waiting = self._waiting[key]
             batch, self._waiting[key] = waiting[:TOGETHER_MAX], waiting[TOGETHER_MAX:]
             if batch := [one for one in batch if not one[1].done()]:
                 await self._run_batch(batch)

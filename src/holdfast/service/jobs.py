@@ -95,12 +95,12 @@ async def _chunks(call: Call) -> AsyncIterator[list[_Line]]:
     number = 0
     async for content in bodies.lines(call.request, call.route.body_bytes_max, BULK_LINE_BYTES_MAX):
         number += 1
-        if not content.strip():
-            continue
         if number > BULK_LINES_MAX:
             raise problems.ProblemError(
                 413, "body_too_large", f"the body has more than {BULK_LINES_MAX} lines", limit=BULK_LINES_MAX
             )
+        if not content.strip():
+            continue
         chunk.append(_parsed(call, number, content))
         if len(chunk) >= _CHUNK_LINES or sum(line.size for line in chunk) > _CHUNK_BYTES:
             yield chunk

@@ -13,9 +13,11 @@ from holdfast.service.call import Call
 from holdfast.service.problems import ProblemError
 
 # What only the Python client sends.
-_SENT: Final = ("declared", "digest", "merge_tags", "message_count")
+_SENT: Final = frozenset(("declared", "digest", "merge_tags", "message_count"))
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TIMES: Final = ("run_at", "deadline")
+# The options that are converted or checked beyond the schema.
+_CONVERTED: Final = frozenset((*_TIMES, "backoff", "on_end", "artifacts"))
 
 
 def granted_job(grants: access.Grants, body: Mapping[str, Any], path: str = "") -> new_job.NewJob:
@@ -25,21 +27,25 @@ def granted_job(grants: access.Grants, body: Mapping[str, Any], path: str = "") 
     """
     options = dict(body)
     kind, payload = options.pop("kind"), options.pop("payload", None)
-    sent = {name: options.pop(name) for name in _SENT if name in options}
+    sent = {name: options.pop(name) for name in _SENT & options.keys()} if options else {}
     access.check_kind(grants, kind, f"{path}kind")
     lane = access.check_lane(grants, options.get("lane"), f"{path}lane")
+    if lane is not None:
+        options["lane"] = lane
     tenant = access.tenant_for(grants, options.get("tenant"), f"{path}tenant")
-    options |= {name: value for name, value in (("lane", lane), ("tenant", tenant)) if value is not None}
+    if tenant is not None:
+        options["tenant"] = tenant
     size = 0
     if grants.payload_bytes_max is not None:
         content = options.get("messages", payload)
         size = len(strict_json.encode(content, f"{path}payload", limits.PAYLOAD_BYTES_MAX).encode())
     access.check_job_ceilings(grants, options.get("priority", 0), size, path)
-    convert_values(options, path)
-    if options.get("on_end") is not None:
-        options["on_end"] = granted_callback(grants, options["on_end"], f"{path}on_end.")
-    if "artifacts" in options:
-        options["artifacts"] = artifacts_of(options["artifacts"], path)
+    if options and not _CONVERTED.isdisjoint(options):
+        convert_values(options, path)
+        if options.get("on_end") is not None:
+            options["on_end"] = granted_callback(grants, options["on_end"], f"{path}on_end.")
+        if "artifacts" in options:
+            options["artifacts"] = artifacts_of(options["artifacts"], path)
     if not sent:
         return new_job.NewJob(kind, payload, **options)
     new = new_job.SentJob(kind, payload, **options)

@@ -60,6 +60,38 @@ class JoinedWrites:
         return self._transport.is_closing()
 
 
+class _AfterHead:
+    """What a parser calls that was given a head to know how the body ends: passes on all but that head."""
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._protocol = protocol
+        self._in_head = True
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
+
+    def on_message_begin(self) -> None:
+        """Begin the next request."""
+        if not self._in_head:
+            self._protocol.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take the URL of the next request."""
+        if not self._in_head:
+            self._protocol.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header of the next request, or one that follows the body."""
+        if not self._in_head:
+            self._protocol.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the next request."""
+        if self._in_head:
+            self._in_head = False
+        else:
+            self._protocol.on_headers_complete()
+
+
 class WatchedProtocol(HttpToolsProtocol):
     """One connection. One timer watches whatever the client has to do next."""
 
@@ -110,10 +142,33 @@ class WatchedProtocol(HttpToolsProtocol):
             return
         if self._phase == "idle":
             self._begin_headers()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._phase == "headers":
             # Not yet complete: a single header may be endless.
             self._count_header(len(data))
+
+    def _parse(self, data: bytes) -> None:
+        parts: list[bytes | memoryview] = [data]
+        while parts and not self.transport.is_closing():
+            part = parts.pop()
+            try:
+                self.parser.feed_data(part)
+            except httptools.HttpParserError:
+                self.send_400_response("the request is not HTTP")
+            except httptools.HttpParserUpgrade as upgrade:
+                # The request offers another protocol, and the parser takes what follows its head for that. A server
+                # may ignore the offer. Some clients make it in every request, and expect the body to be read.
+                parts.append(memoryview(part)[upgrade.args[0] :])
+                if framing := self._body_framing():
+                    self.parser = httptools.HttpRequestParser(_AfterHead(self))
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                    parts.append(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+
+    def _body_framing(self) -> bytes:
+        """Return the headers that tell how the body of the request ends; none if it has no body."""
+        names = (b"content-length", b"transfer-encoding")
+        return b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] in names)
 
     def _begin_headers(self) -> None:
         self._phase = "headers"
@@ -166,6 +221,9 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stop the timer of the body: now the client waits."""
+        if self.parser.should_upgrade() and self._body_framing():
+            # The parser skips the body; see `_parse`.
+            return
         self._disarm()
         self._phase = "answer"
         if self.cycle.response_complete:

@@ -1,11 +1,14 @@
 """Running the service with uvicorn: one process, stopped by SIGTERM or SIGINT within a bound."""
 
 import asyncio
+import logging
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import uvicorn
@@ -18,7 +21,11 @@ from holdfast.service import access, app, protocol
 from holdfast.service.settings import ServiceSettings
 from holdfast.worker import garbage
 
+log = logging.getLogger("holdfast.service")
+
 _BACKLOG: Final = 2_048
+# The files that a server has open besides its connections: the store, and connections that are about to be refused.
+_OTHER_FILES: Final = 100
 
 Started: TypeAlias = Callable[[Callable[[], object]], None]
 
@@ -87,6 +94,24 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def allow_connections(wanted: int) -> int:
+    """Raise this process's limit of open files as far as connections need it; return how many are possible.
+
+    Many systems allow 1,024 at first. At that limit a client would wait, instead of being refused with a reason.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed == needed:
+        return wanted
+    possible = max(allowed - _OTHER_FILES, 1)
+    log.warning("at most %d connections instead of %d: the system allows %d open files", possible, wanted, allowed)
+    return possible
+
+
 def url_of(listener: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
@@ -124,6 +149,7 @@ async def run(
     closing: Callable[[], None],
 ) -> None:
     """Run an application on a listening socket until a signal arrives; *closing* ends its streams and long polls."""
+    settings = replace(settings, connections_max=allow_connections(settings.connections_max))
     config = uvicorn.Config(
         application,
         http=protocol.watched(settings),
