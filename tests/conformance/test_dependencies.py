@@ -297,6 +297,20 @@ class TestOperating:
         clock.advance(3600)
         assert queue.admin.prune(older_than=60).jobs == 2
 
+    def test_retention_keeps_a_parent_that_had_ended_before(self, queue: Queue, clock: ManualClock) -> None:
+        """Also if no claim has looked at the child yet, which would otherwise depend on a job that is gone."""
+        parent = queue.enqueue("a")
+        finish(queue, parent, "text")
+        clock.advance(3600)
+        child = queue.enqueue("c", after=[parent.id])
+        assert queue.admin.prune(older_than=60).jobs == 0
+        assert state(queue, child) == "ready"
+        assert queue.admin.prune(older_than=60).jobs == 0
+        assert [job.result for job in queue.parents(child.id)] == ["text"]
+        finish(queue, child)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 2
+
     def test_it_is_listed_and_counted(self, queue: Queue) -> None:
         parent = queue.enqueue("a")
         child = queue.enqueue("c", after=[parent.id])
@@ -551,3 +565,19 @@ def test_a_child_locked_by_another_transaction_is_told_later(durable_harness: Ha
     settled.join()
     durable_harness.clock.advance(1)
     assert state(one, child) == "ready"
+
+
+def test_retention_keeps_the_parent_of_a_job_that_is_not_yet_committed(durable_harness: Harness) -> None:
+    one, two = two_clients(durable_harness)
+    parent = one.enqueue("a")
+    finish(one, parent, "text")
+    durable_harness.clock.advance(3600)
+    with one.transaction() as transaction:
+        child = transaction.enqueue("c", after=[parent.id])
+        pruned = threading.Thread(target=lambda: two.admin.prune(older_than=60))
+        pruned.start()
+        # One engine waits for the transaction, the other does not.
+        pruned.join(0.3)
+    pruned.join()
+    assert state(one, child.id) == "ready"
+    assert [job.result for job in one.parents(child.id)] == ["text"]

@@ -333,6 +333,16 @@ class TestOperating:
         make(queue, 1, on_success={"kind": "success"})
         assert queue.groups.get("g").state == "running"
 
+    def test_retention_keeps_a_member_that_had_ended_before(self, queue: Queue, clock: ManualClock) -> None:
+        job = queue.enqueue("page", job_id="old")
+        end(queue, job.id)
+        clock.advance(3600)
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            group.enqueue("page", job_id="old")
+        assert queue.admin.prune(older_than=60).jobs == 0
+        fold(queue)
+        assert [one.id for one in queue.parents(ON_SUCCESS)] == ["old"]
+
     def test_a_block_within_a_transaction_commits_with_it(self, queue: Queue) -> None:
         def roll_back() -> None:
             with queue.transaction() as transaction:

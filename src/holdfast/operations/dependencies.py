@@ -19,8 +19,8 @@ async def write(
 ) -> None:
     """Store the dependencies of new jobs; *all_jobs* are those of the call, by position.
 
-    Raise `JobNotFound` for a parent that does not exist or belongs to another tenant. Parents are not locked: a wake
-    row of the child asks to look at those that existed before.
+    Raise `JobNotFound` for a parent that does not exist or belongs to another tenant. Unfinished parents are not
+    locked: a wake row of the child asks to look at those that existed before.
     """
     named = {
         one for _, new, _ in created if new.dependencies for one in new.dependencies.after if isinstance(one, str)
