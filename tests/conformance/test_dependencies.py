@@ -311,6 +311,17 @@ class TestOperating:
         clock.advance(3600)
         assert queue.admin.prune(older_than=60).jobs == 2
 
+    def test_a_duplicate_of_a_deleted_job_is_no_parent(self, queue: Queue, clock: ManualClock) -> None:
+        first = NewJob("a", dedupe_key="key", dedupe_for=7200)
+        deleted = queue.enqueue(first)
+        finish(queue, deleted)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 1
+        with pytest.raises(JobNotFound) as caught:
+            queue.enqueue_many([first, NewJob("c", after=[0])])
+        assert caught.value.job_id == deleted.id
+        assert queue.counts() == {}
+
     def test_it_is_listed_and_counted(self, queue: Queue) -> None:
         parent = queue.enqueue("a")
         child = queue.enqueue("c", after=[parent.id])
@@ -501,6 +512,14 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match=r"after\[0\]"):
             queue.enqueue_many(jobs)
         assert queue.counts() == {}
+
+    def test_a_job_depends_on_jobs_of_its_tenant_only(self, queue: Queue) -> None:
+        with pytest.raises(InvalidInput, match=r"jobs\[1\].after\[0\]: is 0, a job of tenant 'red', not 'blue'"):
+            queue.enqueue_many([NewJob("a", tenant="red"), NewJob("c", tenant="blue", after=[0])])
+        other = queue.enqueue("a", tenant="red")
+        with pytest.raises(JobNotFound):
+            queue.enqueue("c", tenant="blue", after=[other.id])
+        assert queue.counts() == {"ready": 1}
 
 
 def two_clients(harness: Harness) -> tuple[Queue, Queue]:
