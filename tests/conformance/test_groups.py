@@ -333,7 +333,9 @@ class TestOperating:
         make(queue, 1, on_success={"kind": "success"})
         assert queue.groups.get("g").state == "running"
 
-    @pytest.mark.parametrize("options", [{"dedupe_key": "key", "dedupe_for": 7200}, {"session": "s", "message_id": "m"}])
+    @pytest.mark.parametrize(
+        "options", [{"dedupe_key": "key", "dedupe_for": 7200}, {"session": "s", "message_id": "m"}]
+    )
     def test_a_duplicate_of_a_deleted_job_counts_by_how_that_ended(
         self, queue: Queue, clock: ManualClock, options: dict[str, Any]
     ) -> None:

@@ -41,7 +41,9 @@ async def write(
                 dependencies.check_position(one, index, where)
                 earlier = all_jobs[one]
                 if earlier.tenant != job.tenant:
-                    raise errors.InvalidInput(where, f"is {one}, a job of tenant {earlier.tenant!r}, not {job.tenant!r}")
+                    raise errors.InvalidInput(
+                        where, f"is {one}, a job of tenant {earlier.tenant!r}, not {job.tenant!r}"
+                    )
                 if earlier.seq not in stored_here and earlier.id not in known:
                     raise errors.JobNotFound(earlier.id)
                 parents[earlier.seq] = None
