@@ -307,9 +307,6 @@ class TestOperating:
         assert state(queue, child) == "ready"
         assert queue.admin.prune(older_than=60).jobs == 0
         assert [job.result for job in queue.parents(child.id)] == ["text"]
-        finish(queue, child)
-        clock.advance(3600)
-        assert queue.admin.prune(older_than=60).jobs == 2
 
     def test_a_duplicate_of_a_deleted_job_is_no_parent(self, queue: Queue, clock: ManualClock) -> None:
         first = NewJob("a", dedupe_key="key", dedupe_for=7200)
