@@ -14,10 +14,11 @@ import psycopg
 from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
 from holdfast.storage import cancellation, runners, store
+from holdfast.storage.contract import OvertakenError
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres import commits, external_transaction, notify
 from holdfast.storage.postgres.connection import PostgresConnector, described
-from holdfast.storage.postgres.errors import OvertakenError, translate, translated
+from holdfast.storage.postgres.errors import translate, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 from holdfast.storage.postgres.pool import AsyncPool, Loan, SyncPool
 from holdfast.storage.postgres.transaction import PostgresState, run_transaction
