@@ -462,6 +462,7 @@ def test_a_queue_without_tasks_is_reported_once(tmp_path: Path, arguments: list[
     [
         ("app", "'app' does not name a queue", "write MODULE:QUEUE"),
         ("app.py", "'app.py' does not name a queue", "write app:queue"),
+        ("shop/app.py:jobs", "'shop/app.py:jobs' does not name a queue", "write shop.app:jobs"),
         ("absent:queue", "there is no module 'absent'", "PYTHONPATH"),
         ("app.absent:queue", "there is no module 'app.absent'", "PYTHONPATH"),
         ("app:absent", "module 'app' has no 'absent'", "there is app:queue"),

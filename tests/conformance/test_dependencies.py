@@ -297,6 +297,28 @@ class TestOperating:
         clock.advance(3600)
         assert queue.admin.prune(older_than=60).jobs == 2
 
+    def test_retention_keeps_a_parent_that_had_ended_before(self, queue: Queue, clock: ManualClock) -> None:
+        """Also if no claim has looked at the child yet, which would otherwise depend on a job that is gone."""
+        parent = queue.enqueue("a")
+        finish(queue, parent, "text")
+        clock.advance(3600)
+        child = queue.enqueue("c", after=[parent.id])
+        assert queue.admin.prune(older_than=60).jobs == 0
+        assert state(queue, child) == "ready"
+        assert queue.admin.prune(older_than=60).jobs == 0
+        assert [job.result for job in queue.parents(child.id)] == ["text"]
+
+    def test_a_duplicate_of_a_deleted_job_is_no_parent(self, queue: Queue, clock: ManualClock) -> None:
+        first = NewJob("a", dedupe_key="key", dedupe_for=7200)
+        deleted = queue.enqueue(first)
+        finish(queue, deleted)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 1
+        with pytest.raises(JobNotFound) as caught:
+            queue.enqueue_many([first, NewJob("c", after=[0])])
+        assert caught.value.job_id == deleted.id
+        assert queue.counts() == {}
+
     def test_it_is_listed_and_counted(self, queue: Queue) -> None:
         parent = queue.enqueue("a")
         child = queue.enqueue("c", after=[parent.id])
@@ -488,6 +510,14 @@ class TestRefusals:
             queue.enqueue_many(jobs)
         assert queue.counts() == {}
 
+    def test_a_job_depends_on_jobs_of_its_tenant_only(self, queue: Queue) -> None:
+        with pytest.raises(InvalidInput, match=r"jobs\[1\].after\[0\]: is 0, a job of tenant 'red', not 'blue'"):
+            queue.enqueue_many([NewJob("a", tenant="red"), NewJob("c", tenant="blue", after=[0])])
+        other = queue.enqueue("a", tenant="red")
+        with pytest.raises(JobNotFound):
+            queue.enqueue("c", tenant="blue", after=[other.id])
+        assert queue.counts() == {"ready": 1}
+
 
 def two_clients(harness: Harness) -> tuple[Queue, Queue]:
     return harness.open(), harness.open()
@@ -551,3 +581,19 @@ def test_a_child_locked_by_another_transaction_is_told_later(durable_harness: Ha
     settled.join()
     durable_harness.clock.advance(1)
     assert state(one, child) == "ready"
+
+
+def test_retention_keeps_the_parent_of_a_job_that_is_not_yet_committed(durable_harness: Harness) -> None:
+    one, two = two_clients(durable_harness)
+    parent = one.enqueue("a")
+    finish(one, parent, "text")
+    durable_harness.clock.advance(3600)
+    with one.transaction() as transaction:
+        child = transaction.enqueue("c", after=[parent.id])
+        pruned = threading.Thread(target=lambda: two.admin.prune(older_than=60))
+        pruned.start()
+        # One engine waits for the transaction, the other does not.
+        pruned.join(0.3)
+    pruned.join()
+    assert state(one, child.id) == "ready"
+    assert [job.result for job in one.parents(child.id)] == ["text"]

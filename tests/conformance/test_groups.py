@@ -333,6 +333,38 @@ class TestOperating:
         make(queue, 1, on_success={"kind": "success"})
         assert queue.groups.get("g").state == "running"
 
+    @pytest.mark.parametrize(
+        "options", [{"dedupe_key": "key", "dedupe_for": 7200}, {"session": "s", "message_id": "m"}]
+    )
+    def test_a_duplicate_of_a_deleted_job_counts_by_how_that_ended(
+        self, queue: Queue, clock: ManualClock, options: dict[str, Any]
+    ) -> None:
+        deleted = queue.enqueue("page", **options)
+        queue.cancel(deleted.id)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 1
+        with queue.group("g", on_end={"kind": "end"}) as group:
+            group.enqueue("page", **options)
+            group.enqueue("page.1", job_id="new")
+        end(queue, "new")
+        fold(queue)
+        found = queue.groups.get("g")
+        assert (found.members, found.done, found.cancelled, found.finished) == (2, 1, 1, True)
+        end(queue, ON_END)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 2
+        assert queue.groups.list() == []
+
+    def test_retention_keeps_a_member_that_had_ended_before(self, queue: Queue, clock: ManualClock) -> None:
+        job = queue.enqueue("page", job_id="old")
+        end(queue, job.id)
+        clock.advance(3600)
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            group.enqueue("page", job_id="old")
+        assert queue.admin.prune(older_than=60).jobs == 0
+        fold(queue)
+        assert [one.id for one in queue.parents(ON_SUCCESS)] == ["old"]
+
     def test_a_block_within_a_transaction_commits_with_it(self, queue: Queue) -> None:
         def roll_back() -> None:
             with queue.transaction() as transaction:

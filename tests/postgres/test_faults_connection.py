@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import psycopg
@@ -27,6 +29,8 @@ from tests.support.wire import Fault, Wire
 
 SCHEMA = "holdfast_faults"
 MANY = 600
+# As many as a queue opens for threads.
+CONNECTIONS = 20
 
 Strike: TypeAlias = Callable[[int], Fault]
 
@@ -320,6 +324,52 @@ class TestAnAnswerLostAfterCommit:
             queue.claim()
         wire.calm()
         assert claimed(queue).job.id == "one"
+
+    def test_a_plain_enqueue_finds_out_while_other_threads_have_all_other_connections(
+        self, queue: holdfast.Queue, wire: Wire
+    ) -> None:
+        """The lost connection was the last of those that the queue may open."""
+        queue.enqueue("plain")
+        begun, ended = threading.Semaphore(0), threading.Event()
+
+        def hold() -> None:
+            with queue.transaction():
+                begun.release()
+                ended.wait()
+
+        with ThreadPoolExecutor(CONNECTIONS - 1) as threads:
+            try:
+                for _ in range(CONNECTIONS - 1):
+                    threads.submit(hold)
+                assert all(begun.acquire(timeout=30) for _ in range(CONNECTIONS - 1))
+                fault = wire.cut(contains=b"job_store", answered=True)
+                made = queue.enqueue("plain", {"nth": 1})
+            finally:
+                ended.set()
+        assert fault.struck.is_set()
+        assert made.created
+        assert queue.get(made.id).payload == {"nth": 1}
+
+    def test_a_plain_enqueue_that_a_read_only_standby_cannot_look_for_says_so(
+        self, queue: holdfast.Queue, wire: Wire, server: Server
+    ) -> None:
+        """The server that has taken over does not know the commit, or not yet; it takes no writes."""
+        queue.enqueue("plain")
+        with psycopg.connect(server.url, autocommit=True) as operator:
+            name = operator.info.dbname
+
+            def take_over() -> None:
+                operator.execute(f'alter database "{name}" set default_transaction_read_only = on')
+                wire.drop_all()
+
+            fault = wire.at(take_over, contains=b"job_store")
+            try:
+                with pytest.raises(OutcomeUnknown):
+                    queue.enqueue("plain", {"nth": 1})
+            finally:
+                operator.execute(f'alter database "{name}" reset default_transaction_read_only')
+        assert fault.struck.is_set()
+        wire.drop_all()
 
     def test_a_transaction_says_that_it_does_not_know(self, queue: holdfast.Queue, wire: Wire) -> None:
         wire.cut(contains=b"commit", answered=True)

@@ -190,6 +190,12 @@ def test_a_worker_checks_its_options(queue: Queue, option: str, value: object) -
     assert caught.value.field == option
 
 
+def test_an_unknown_option_is_refused_with_those_of_a_worker(queue: Queue) -> None:
+    options: dict[str, Any] = {"concurency": 4}
+    with pytest.raises(InvalidInput, match=r"did you mean 'concurrency'.*the options of a worker are .*retention"):
+        Worker(queue, **options)
+
+
 def test_an_idle_worker_wakes_at_once(queue: Queue) -> None:
     notes = Notes(queue)
     with running_worker(queue):

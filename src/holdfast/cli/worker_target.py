@@ -19,7 +19,7 @@ _SHAPE = "write MODULE:QUEUE, as in app.jobs:queue for the variable queue in app
 def find_queue(target: str) -> AnyQueue:
     """Import the module of *target*, from the current directory first, and return the queue."""
     module_name, separator, name = target.partition(":")
-    if not separator or not module_name or not name:
+    if not separator or not module_name or not name or module_name.endswith(".py"):
         raise errors.CommandError(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
     module = _import(module_name)
     found = _attribute(module, name)
@@ -84,7 +84,8 @@ def _failed(module_name: str, error: Exception) -> errors.CommandError:
 
 
 def _hint_of_shape(target: str) -> str:
-    return f"write {target[:-3].replace('/', '.')}:queue" if target.endswith(".py") else _SHAPE
+    module_name, _, name = target.partition(":")
+    return f"write {module_name[:-3].replace('/', '.')}:{name or 'queue'}" if module_name.endswith(".py") else _SHAPE
 
 
 def _hint_of_names(module: ModuleType, module_name: str) -> str:

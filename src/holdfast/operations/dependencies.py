@@ -19,14 +19,16 @@ async def write(
 ) -> None:
     """Store the dependencies of new jobs; *all_jobs* are those of the call, by position.
 
-    Raise `JobNotFound` for a parent that does not exist or belongs to another tenant. Parents are not locked: a wake
-    row of the child asks to look at those that existed before.
+    Raise `JobNotFound` for a parent that does not exist or belongs to another tenant. Unfinished parents are not
+    locked: a wake row of the child asks to look at those that existed before.
     """
-    named = {
+    stored_here = {job.seq: index for index, _, job in created}
+    # Also the jobs of this call that are duplicates: retention may have deleted the first ones.
+    named = {job.id for job in all_jobs if job.seq not in stored_here}
+    named |= {
         one for _, new, _ in created if new.dependencies for one in new.dependencies.after if isinstance(one, str)
     }
     known = await tx.jobs_named(sorted(named))
-    stored_here = {job.seq: index for index, _, job in created}
     edges, look = [], []
     for index, new, job in created:
         if new.dependencies is None:
@@ -37,7 +39,14 @@ async def write(
             where = f"{path}after[{place}]"
             if isinstance(one, int):
                 dependencies.check_position(one, index, where)
-                parents[all_jobs[one].seq] = None
+                earlier = all_jobs[one]
+                if earlier.tenant != job.tenant:
+                    raise errors.InvalidInput(
+                        where, f"is {one}, a job of tenant {earlier.tenant!r}, not {job.tenant!r}"
+                    )
+                if earlier.seq not in stored_here and earlier.id not in known:
+                    raise errors.JobNotFound(earlier.id)
+                parents[earlier.seq] = None
             else:
                 seq, tenant = known.get(one, (0, None))
                 if tenant != job.tenant:

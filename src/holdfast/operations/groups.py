@@ -76,14 +76,19 @@ async def add_members(
 
 async def _join(tx: StoreTransaction, stored: groups.StoredGroup, jobs: Sequence[StoredJob]) -> groups.StoredGroup:
     """Make jobs members of a group, and count those that have ended."""
-    existing = sorted({one.job.number for one in jobs if not one.created})
+    existing = {one.job.number: one.job.state for one in jobs if not one.created}
     # Locked: a job that ends at the same time sees afterwards that others wait for it.
-    ended = {job.seq: job.state for job in await tx.jobs_by_seq(existing) if job.finished} if existing else {}
-    seqs = list(dict.fromkeys(one.job.number for one in jobs))
+    found = {job.seq: job for job in await tx.jobs_by_seq(sorted(existing))} if existing else {}
+    ended = {seq: job.state for seq, job in found.items() if job.finished}
+    # The others are duplicates of jobs that retention has deleted: only how they ended is left.
+    deleted = [state for seq, state in existing.items() if seq not in found]
+    seqs = [one for one in dict.fromkeys(one.job.number for one in jobs) if one in found or one not in existing]
     added = await tx.insert_members(stored.number, seqs, stored.members) if seqs else []
     await tx.await_jobs([seq for seq in added if seq not in ended])
-    found = {seq: ended[seq] for seq in added if seq in ended}
-    return await _count(tx, stored._replace(members=stored.members + len(added)), found)
+    stored = stored._replace(members=stored.members + len(added) + len(deleted))
+    for state in deleted:
+        stored = groups.counted(stored, state, 1)
+    return await _count(tx, stored, {seq: ended[seq] for seq in added if seq in ended})
 
 
 async def _count(tx: StoreTransaction, stored: groups.StoredGroup, ended: Mapping[int, State]) -> groups.StoredGroup:

@@ -81,7 +81,7 @@ class FlowTransaction(ABC):
 
     @abstractmethod
     async def jobs_named(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        """Return the numbers and tenants of jobs by id, without locking them."""
+        """Return the numbers and tenants of jobs by id; retention keeps finished ones until the transaction ends."""
 
     @abstractmethod
     async def insert_edges(self, edges: Sequence[tuple[int, int, int, OnFailed]]) -> None:

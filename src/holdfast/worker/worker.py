@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from holdfast.client import ids, queue_state
 from holdfast.client.async_api.queue import AsyncQueue
@@ -45,6 +45,9 @@ GRACE_SECONDS_DEFAULT = 30.0
 _NAMES_SHOWN = 8
 # How often `running` checks whether a worker that has not started yet has exited.
 _STARTED_SECONDS = 0.05
+
+# The options of a claim that a worker sets itself.
+_CONTROLLED: Final = ("wait", "lease_token", "hold_left", "affinities_held", "affinities_max")
 
 
 class Worker:
@@ -106,9 +109,12 @@ class Worker:
         if warm is not None:
             check_warm(warm, affinities_of(options))
         self._warm = warm
-        for name in ("wait", "lease_token", "hold_left", "affinities_held", "affinities_max"):
+        for name in _CONTROLLED:
             if name in options:
                 raise errors.InvalidInput(name, "cannot be set; the worker controls it")
+        own: Any = Worker.__init__.__kwdefaults__
+        valid = own.keys() | ClaimOptions.__annotations__.keys() - set(_CONTROLLED)
+        validation.refuse_unknown(options, valid, "a worker")
         self.name = validation.name(options.get("worker", ids.worker_name()), "worker")
         """The worker's name."""
         self.incarnation = options.get("incarnation", uuid.uuid4().hex)

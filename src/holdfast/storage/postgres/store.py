@@ -14,10 +14,11 @@ import psycopg
 from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
 from holdfast.storage import cancellation, runners, store
+from holdfast.storage.contract import OvertakenError
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres import commits, external_transaction, notify
 from holdfast.storage.postgres.connection import PostgresConnector, described
-from holdfast.storage.postgres.errors import lost, translated
+from holdfast.storage.postgres.errors import translate, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 from holdfast.storage.postgres.pool import AsyncPool, Loan, SyncPool
 from holdfast.storage.postgres.transaction import PostgresState, run_transaction
@@ -99,6 +100,14 @@ class PostgresStore:
         return result
 
     def _run(self, operation: store.Operation[T], *, writes: bool, resent: bool = False) -> tuple[T, set[str]]:
+        try:
+            return self._run_once(operation, writes=writes, resent=resent)
+        except commits.UnconfirmedError as error:
+            # Only now, when the connection has been returned: other callers may wait for one in the same way.
+            with _still_unknown(error, self._settings.schema):
+                return self._run(operation, writes=True, resent=True)
+
+    def _run_once(self, operation: store.Operation[T], *, writes: bool, resent: bool) -> tuple[T, set[str]]:
         for fresh in (False, True):
             loan = Loan(additional=self._holds())
             try:
@@ -107,9 +116,6 @@ class PostgresStore:
             except commits.StaleConnectionError as error:
                 if fresh:
                     raise _unreachable(error) from error
-            except commits.UnconfirmedError as error:
-                with _still_unknown(error):
-                    return self._run(operation, writes=True, resent=True)
             finally:
                 try:
                     self._threads.end(loan)
@@ -148,6 +154,15 @@ class PostgresStore:
     async def _run_async(
         self, operation: store.Operation[T], *, writes: bool, additional: bool, resent: bool = False
     ) -> tuple[T, set[str]]:
+        try:
+            return await self._run_once_async(operation, writes=writes, additional=additional, resent=resent)
+        except commits.UnconfirmedError as error:
+            with _still_unknown(error, self._settings.schema):
+                return await self._run_async(operation, writes=True, additional=additional, resent=True)
+
+    async def _run_once_async(
+        self, operation: store.Operation[T], *, writes: bool, additional: bool, resent: bool
+    ) -> tuple[T, set[str]]:
         pool = self._pool()
         with translated(self._settings.schema):
             for fresh in (False, True):
@@ -158,9 +173,6 @@ class PostgresStore:
                 except commits.StaleConnectionError as error:
                     if fresh:
                         raise _unreachable(error) from error
-                except commits.UnconfirmedError as error:
-                    with _still_unknown(error):
-                        return await self._run_async(operation, writes=True, additional=additional, resent=True)
                 else:
                     if writes:
                         self._notify_listeners(outcome[1])
@@ -394,17 +406,23 @@ class PostgresStore:
                 pool.close()
 
 
+# Why a store did not say what became of a transaction: it does not respond, or is a copy of the one that was asked.
+_NOT_ASKED: Final = (errors.Unavailable, errors.ReadOnlyStore)
+
+
 def _unreachable(error: commits.StaleConnectionError) -> errors.StoreUnreachable:
     return errors.StoreUnreachable(f"the connection to the server was lost ({error.__cause__})")
 
 
 @contextmanager
-def _still_unknown(unconfirmed: commits.UnconfirmedError) -> Iterator[None]:
+def _still_unknown(unconfirmed: commits.UnconfirmedError, schema: str) -> Iterator[None]:
     """Raise `OutcomeUnknown` if the store cannot be asked for the outcome of a transaction either."""
     try:
         yield
-    except (errors.StoreUnreachable, psycopg.Error) as error:
-        if isinstance(error, psycopg.Error) and not lost(error):
+    except errors.OutcomeUnknown:
+        raise
+    except (errors.HoldfastError, psycopg.Error, OvertakenError) as error:
+        if not isinstance(translate(error, schema), _NOT_ASKED):
             raise
         reason = f"the commit was not confirmed; send the same call again ({error})"
         raise errors.OutcomeUnknown(reason) from unconfirmed.__cause__

@@ -2119,31 +2119,60 @@ begin
 end
 $$;
 
+-- Whether an unfinished job depends on a finished one, or a group of it has not ended or has an unfinished callback.
+create function holdfast.is_needed_1(of_seq bigint) returns boolean language sql stable as
+$$
+select exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.child
+                where d.parent = of_seq and c.finished_at_ms is null)
+    or exists (select 1 from holdfast.edge d join holdfast.job_group g on g.number = -d.child
+                where d.parent = of_seq and d.child < 0
+                  and (g.ended_at_ms is null
+                       or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
+                                   where f.parent = -g.number and c.finished_at_ms is null)))
+$$;
+
 -- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
 -- that others wait for are left out. The rows of the list are read in order, up to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
-) returns table (finished_at_ms bigint, seq bigint) language sql volatile
+) returns table (finished_at_ms bigint, seq bigint) language plpgsql volatile
     set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off
     set enable_hashjoin = off set enable_mergejoin = off set jit = off as
 $$
-select e.finished_at_ms, j.seq from holdfast.ended e
- cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
-  join holdfast.job j on j.seq = u.seq
- where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
-   and (e.finished_at_ms, u.seq) > (finished_after, after)
-   and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-   and (j.awaited = 0
-        or not exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.child
-                        where d.parent = j.seq and c.finished_at_ms is null)
-       and not exists (select 1 from holdfast.edge d join holdfast.job_group g on g.number = -d.child
-                        where d.parent = j.seq and d.child < 0
-                          and (g.ended_at_ms is null
-                               or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
-                                           where f.parent = -g.number and c.finished_at_ms is null))))
- order by e.finished_at_ms, u.seq
- limit maximum
-   for update of j skip locked;
+#variable_conflict use_column
+declare
+    locked bigint[];
+begin
+    locked := array(
+        select j.seq from holdfast.ended e
+         cross join lateral unnest(e.seqs, e.event_counts) as u (seq, event_count)
+          join holdfast.job j on j.seq = u.seq
+         where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
+           and (e.finished_at_ms, u.seq) > (finished_after, after)
+           and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
+           and not holdfast.is_needed_1(j.seq)
+         order by e.finished_at_ms, u.seq
+         limit maximum
+           for update of j skip locked);
+    -- Again, now that none can be added: a job that depends on one of them may have been committed since.
+    return query
+    select j.finished_at_ms, j.seq from unnest(locked) with ordinality as u (seq, place)
+      join holdfast.job j on j.seq = u.seq
+     where not holdfast.is_needed_1(j.seq)
+     order by u.place;
+end
+$$;
+
+-- The numbers and tenants of jobs by id, for dependencies. Finished ones are locked first, so that retention does not
+-- delete them before it sees what depends on them; the others are not, as they may be ending.
+create function holdfast.jobs_named_1(of_ids text[]) returns table (id text, seq bigint, tenant text)
+    language plpgsql volatile as
+$$
+#variable_conflict use_column
+begin
+    perform 1 from holdfast.job where id = any (of_ids) and finished_at_ms is not null order by seq for key share;
+    return query select id, seq, tenant from holdfast.job where id = any (of_ids);
+end
 $$;
 
 -- List jobs of one finished state by finish time, newest first, with any filter. As above, the rows of the list are read

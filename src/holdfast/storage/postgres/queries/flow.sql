@@ -155,8 +155,8 @@ select * from holdfast.job_row
 /* lock: for update skip locked */;
 
 -- name: jobs_named
--- Read the numbers and tenants of jobs by id, without locking them.
-select id, seq, tenant from holdfast.job where id = any (%(ids)s::text[]);
+-- Read the numbers and tenants of jobs by id; retention keeps the finished ones until the transaction has ended.
+select id, seq, tenant from holdfast.jobs_named_1(%(ids)s::text[]);
 
 -- name: jobs_states
 -- Read the ids and states of jobs, without locking them.

@@ -148,7 +148,7 @@ select * from holdfast_job_row
  order by seq;
 
 -- name: jobs_named
--- Read the numbers and tenants of jobs by id, without locking them.
+-- Read the numbers and tenants of jobs by id.
 select id, seq, tenant from holdfast_job where id in (select value from json_each(:ids));
 
 -- name: jobs_states

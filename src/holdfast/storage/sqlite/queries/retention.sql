@@ -47,14 +47,13 @@ select finished_at_ms, seq from holdfast_job
  where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
    and finished_at_ms < :before
    and (finished_at_ms, seq) > (:finished_after, :after)
-   and (awaited = 0
-        or not exists (select 1 from holdfast_edge e cross join holdfast_job c on c.seq = e.child
-                        where e.parent = holdfast_job.seq and c.state < {done})
-       and not exists (select 1 from holdfast_edge e cross join holdfast_group g on g.number = -e.child
-                        where e.parent = holdfast_job.seq and e.child < 0
-                          and (g.ended_at_ms is null
-                               or exists (select 1 from holdfast_edge f cross join holdfast_job c on c.seq = f.child
-                                           where f.parent = -g.number and c.state < {done}))))
+   and not exists (select 1 from holdfast_edge e cross join holdfast_job c on c.seq = e.child
+                    where e.parent = holdfast_job.seq and c.state < {done})
+   and not exists (select 1 from holdfast_edge e cross join holdfast_group g on g.number = -e.child
+                    where e.parent = holdfast_job.seq and e.child < 0
+                      and (g.ended_at_ms is null
+                           or exists (select 1 from holdfast_edge f cross join holdfast_job c on c.seq = f.child
+                                       where f.parent = -g.number and c.state < {done})))
  order by finished_at_ms, seq
  limit :limit;
 
