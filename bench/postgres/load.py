@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TICK_SECONDS = 0.01
 _BATCH = 500
 _SAMPLES = 10
-_GROWING = ("job", "open_job", "lease", "ended", "event")
+_GROWING = ("job", "ready_job", "open_job", "lease", "ended", "event")
 _PINNED_FACTOR_MAX = 3.0
 
 

@@ -22,10 +22,16 @@ _CHANGED = {
     "fair_key": f"case when fair_key = '' then '' else {_TENANT} end",
 }
 # What indexes find of the copies.
+_READY = b"""
+insert into holdfast.ready_job (seq, due_at_ms, route, priority, has_open, tenant, fair_key, affinity)
+select seq, due_at_ms, route, priority, case when deadline_at_ms is null then 0 else 1 end, tenant, fair_key, affinity
+  from holdfast.job where seq > %(newest)s and state = 'ready'
+"""
 _OPEN = b"""
-insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity)
-select seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity
-  from holdfast.job where seq > %(newest)s and finished_at_ms is null
+insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key)
+select seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key
+  from holdfast.job
+ where seq > %(newest)s and finished_at_ms is null and (state <> 'ready' or deadline_at_ms is not null)
 """
 _ENDED = b"""
 insert into holdfast.ended (state, finished_at_ms, seqs, event_counts)
@@ -78,5 +84,5 @@ def _multiply(url: str, template: list[int], total: int) -> None:
         numbers = {"first": min(template), "last": max(template), "copies": total // len(template) - 1}
         [[newest]] = connection.execute(b"select max(seq) from holdfast.job").fetchall()
         connection.execute(copying.encode(), numbers)
-        for statement in (_OPEN, _ENDED):
+        for statement in (_READY, _OPEN, _ENDED):
             connection.execute(statement, {"newest": newest})

@@ -68,7 +68,7 @@ def test_the_identity_of_the_store_is_a_new_one(url: str) -> None:
         "alter table {0}.job add column remark text",
         "alter table {0}.job drop column percent cascade",
         "drop table {0}.artifact",
-        "drop index {0}.open_job_ready",
+        "drop index {0}.ready_job_order",
         "create function {0}.more() returns int language sql as 'select 1'",
         "create view {0}.more as select 1 as one",
         "create index more on {0}.job (percent)",

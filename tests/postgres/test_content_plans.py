@@ -108,10 +108,12 @@ FILL = """
     insert into open_job (seq, due_at_ms, gate, route, priority, state, tenant, fair_key)
     select n, n, n / 10, 1, 0, case n % 3 when 0 then 'running' when 1 then 'ready' else 'parked' end, 'a', 'a'
       from generate_series(10001, 15000) n;
+    insert into ready_job (seq, due_at_ms, route, priority, tenant, fair_key)
+    select n, n, n % 9, 0, 'a', 'a' from generate_series(20001, 25000) n;
     insert into gate (flow_limit, key) select n % 10, n::text from generate_series(1, 5000) n;
     insert into limit_key (seq, key) select n, n::text from generate_series(1, 5000) n;
     insert into gate_usage (gate, amount) select n, n from generate_series(1, 5000) n;
-    analyze gate; analyze limit_key; analyze gate_usage; analyze open_job;
+    analyze gate; analyze limit_key; analyze gate_usage; analyze open_job; analyze ready_job;
     insert into tag (seq, tag, value) select n, (n % 5)::text, (n % 50)::text from generate_series(1, 5000) n;
     insert into edge (child, parent, place, on_failed)
     select n / 7 - 300, n, n, 'run' from generate_series(1, 5000) n;
@@ -132,7 +134,7 @@ def database(url: str, schema: str) -> Iterator[psycopg.Connection]:
             connection.execute(statement)
         yield connection
         # No call would store such jobs.
-        connection.execute("truncate job, open_job")
+        connection.execute("truncate job, ready_job, open_job")
 
 
 def test_no_query_scans_a_table_of_content(database: psycopg.Connection, schema: str) -> None:
@@ -140,7 +142,7 @@ def test_no_query_scans_a_table_of_content(database: psycopg.Connection, schema:
     for name in NAMES:
         values = {key: VALUES[key] for key in set(re.findall(r"%\((\w+)\)", queries[name]))}
         plan = "\n".join(line for (line,) in database.execute(f"explain {queries[name]}", values).fetchall())
-        tables = "output|artifact|upload|kept_key|job|open_job|tag|edge|wake|limit_key|gate_usage"
+        tables = "output|artifact|upload|kept_key|job|ready_job|open_job|tag|edge|wake|limit_key|gate_usage"
         assert not re.search(rf"Seq Scan on ({tables})\b", plan), (name, plan)
         assert re.search(r"Index|Bitmap", plan), (name, plan)
 

@@ -1,4 +1,4 @@
-"""Statements find jobs by number, id, tree or session in `job`, by anything else in `open_job`, which has indexes."""
+"""Statements find jobs by number, id, tree or session in `job`, by anything else in `ready_job` and `open_job`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,22 @@ def test_a_claim_and_a_list_read_the_jobs_that_they_return(url: str, schema: str
     queue.close()
     with psycopg.connect(url, autocommit=True) as connection:
         # With these statistics it appears cheaper to read all jobs in the order of their numbers.
-        connection.execute(f"vacuum analyze {schema}.job, {schema}.open_job, {schema}.ended".encode())
+        connection.execute(f"vacuum analyze {schema}.job, {schema}.ready_job, {schema}.ended".encode())
     read = partial(entries_read, url, schema, ["job_pkey"])
     before = settled(read)
     # A client reports its statistics when it disconnects.
     with holdfast.connect(url, schema=schema) as client:
         assert len(client.claim_many(limit=10)) == len(client.jobs(state="done", limit=10).jobs) == 10
     assert settled(read, but_not=before) - before < 300
+
+
+def test_an_enqueue_of_a_plain_job_opens_few_indexes(url: str, schema: str, queue: holdfast.Queue) -> None:
+    """An insert opens all indexes of a table, also partial ones that do not get the row: rare ones are elsewhere."""
+    queue.enqueue("mail")
+    with psycopg.connect(url) as connection:
+        counts = """select relname, count(indexrelid) from pg_class left join pg_index on indrelid = pg_class.oid
+                     where relnamespace = %s::regnamespace and relkind = 'r' and relname in ('job', 'ready_job')
+                     group by relname order by relname"""
+        indexes = connection.execute(counts, [schema]).fetchall()
+        rows = connection.execute(f"select count(*) from {schema}.open_job".encode()).fetchall()
+    assert (indexes, rows) == ([("job", 4), ("ready_job", 6)], [(0,)])

@@ -38,7 +38,7 @@ def pinned(url: str, schema: str) -> Iterator[None]:
         yield
 
 
-READY = ("open_job_ready",)
+READY = ("ready_job_order",)
 RUNNING = ("lease_until", "lease_pkey")
 
 
@@ -286,7 +286,7 @@ def test_a_released_job_that_was_due_long_ago_is_found(
 # --- many tenants, priorities and kinds ----------------------------------------------------------------------------
 
 TENANTS = [f"tenant{number:03}" for number in range(100)]
-BY_NUMBER = (*READY, "open_job_pkey", "open_job_again")
+BY_NUMBER = (*READY, "ready_job_pkey", "ready_job_again")
 
 
 def _enqueue_for_all(client: holdfast.Queue) -> None:
@@ -417,7 +417,9 @@ def test_a_server_that_has_gone_back_in_time_ends_the_floor(
 ) -> None:
     client, _ = with_floor
     with psycopg.connect(url, autocommit=True) as hand:
-        hand.execute(f"truncate {schema}.job, {schema}.open_job, {schema}.lease, {schema}.ended".encode())
+        hand.execute(
+            f"truncate {schema}.job, {schema}.ready_job, {schema}.open_job, {schema}.lease, {schema}.ended".encode()
+        )
         hand.execute(f"select setval('{schema}.job_seq', 1)".encode())
     made = client.enqueue("mail")
     assert client.claim() is None, "it is before the floor"

@@ -5,23 +5,36 @@ from __future__ import annotations
 from typing import Final
 
 _COLUMNS: Final = """seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch,
-               suspect, state, tenant, fair_key, affinity, dedupe_key, dedupe_kind,
+               suspect, state, tenant, fair_key, dedupe_key, dedupe_kind,
                case when suspect = 1 and state <> 'running' then worker end,
                case when suspect = 1 and state <> 'running' then incarnation end"""
+_READY_COLUMNS: Final = "seq, due_at_ms, route, priority, tenant, fair_key, affinity"
 
 # Each part finds rows that contradict each other: what is wrong, and the number of the job.
 VIOLATIONS: Final = f"""
     with open_as_stored as (
         select {_COLUMNS} from {{schema}}.job
          where finished_at_ms is null
-           and (state <> 'running' or dedupe_key is not null or session is not null)
+           and (state not in ('ready', 'running') or dedupe_key is not null or session is not null
+                or state = 'ready' and (deadline_at_ms is not null or gate is not null or suspect = 1))
     ),
-    open_as_found as (select {_COLUMNS} from {{schema}}.open_job)
+    open_as_found as (select {_COLUMNS} from {{schema}}.open_job),
+    ready_as_stored as (select {_READY_COLUMNS} from {{schema}}.job where state = 'ready'),
+    ready_as_found as (select {_READY_COLUMNS} from {{schema}}.ready_job)
     select 'open, but not found', seq
       from (select * from open_as_stored except select * from open_as_found) missing
     union all
     select 'found, but not open', seq
       from (select * from open_as_found except select * from open_as_stored) stray
+    union all
+    select 'ready, but not found', seq
+      from (select * from ready_as_stored except select * from ready_as_found) missing
+    union all
+    select 'found, but not ready', seq
+      from (select * from ready_as_found except select * from ready_as_stored) stray
+    union all
+    select 'ready, but marked wrongly as open or not', r.seq from {{schema}}.ready_job r
+     where (r.has_open = 1) <> exists (select 1 from {{schema}}.open_job o where o.seq = r.seq)
     union all
     select 'running, but its claim is not looked at in time', j.seq from {{schema}}.job j
      where j.state = 'running'

@@ -535,10 +535,31 @@ create index job_root on holdfast.job (root)
 create index job_session on holdfast.job (session, seq)
     where session is not null;
 
--- What indexes find of jobs that are not finished: of all that wait, and of running ones that have a dedupe key or a
--- session. The claim of any other job deletes its row. A row is written only by a transaction that has locked or stored
--- the row of the job. The worker and its incarnation are those of suspect jobs. `again` is 1 once anything but the enqueue
--- has written the row.
+-- The ready jobs, in the orders in which claims find them. A row of these two tables is written only by a transaction
+-- that has locked or stored the row of the job. `again` is 1 once anything but the enqueue has written the row, `has_open`
+-- if the job has a row in `open_job` too. An insert opens every index of a table, also those that do not get the row: only
+-- those that claims read in order belong here.
+create table holdfast.ready_job (
+    seq       bigint primary key,
+    due_at_ms bigint not null,
+    route     integer not null,
+    priority  integer not null,
+    again     smallint not null default 0,
+    has_open  smallint not null default 0,
+    tenant    text collate "C" not null,
+    fair_key  text collate "C" not null,
+    affinity  text collate "C"
+) with (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_analyze_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- What other indexes find of jobs that are not finished: of all that wait and are not ready, of ready ones that have a
+-- deadline or a gate or are suspect, and of ready and running ones that have a dedupe key or a session. Other jobs have
+-- no row. The worker and its incarnation are those of suspect jobs.
 create table holdfast.open_job (
     seq            bigint primary key,
     due_at_ms      bigint not null,
@@ -551,11 +572,9 @@ create table holdfast.open_job (
     priority       integer not null,
     epoch          integer not null default 0,
     suspect        smallint not null default 0,
-    again          smallint not null default 0,
     state          text collate "C" not null,
     tenant         text collate "C" not null,
     fair_key       text collate "C" not null,
-    affinity       text collate "C",
     dedupe_key     text collate "C",
     dedupe_kind    text collate "C",
     worker         text collate "C",
@@ -568,36 +587,61 @@ create table holdfast.open_job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Write what indexes find of jobs whose rows the caller has changed, and return how many jobs these are. Rows of those that
--- have ended, or that run and need none, are deleted first: a successor may get the dedupe key of its predecessor. A
--- transaction may have waited since it read the time at which jobs are due; then this counts as backdated (see there).
+-- Write what indexes find of jobs whose rows the caller has changed, and return how many jobs these are. Rows are deleted
+-- first: a successor may get the dedupe key of its predecessor. A transaction may have waited since it read the time at
+-- which jobs are due; then this counts as backdated (see there).
 create function holdfast.place_1(changed bigint[]) returns integer language plpgsql volatile as
 $$
+declare
+    ready bigint[];
+    not_ready bigint[];
+    opened bigint[];
+    not_opened bigint[];
+    is_late boolean;
 begin
-    delete from holdfast.open_job o
-     where o.seq = any (array(
-        select j.seq from holdfast.job j
-         where j.seq = any (changed)
-           and (j.finished_at_ms is not null or (j.state = 'running' and j.dedupe_key is null and j.session is null))
-     ));
-    if exists (select 1 from holdfast.job j
-                where j.seq = any (changed) and j.state = 'ready' and j.due_at_ms < holdfast.clock_ms() - 500) then
+    select array_agg(p.seq) filter (where p.is_ready), array_agg(p.seq) filter (where not p.is_ready),
+           array_agg(p.seq) filter (where p.is_open), array_agg(p.seq) filter (where not p.is_open),
+           bool_or(p.is_ready and p.due_at_ms < holdfast.clock_ms() - 500)
+      into ready, not_ready, opened, not_opened, is_late
+      from (select j.seq, j.due_at_ms, j.state = 'ready' as is_ready,
+                   j.finished_at_ms is null
+                   and (j.state not in ('ready', 'running') or j.dedupe_key is not null or j.session is not null
+                        or j.state = 'ready' and (j.deadline_at_ms is not null or j.gate is not null or j.suspect = 1))
+                   as is_open
+              from holdfast.job j where j.seq = any (changed)) p;
+    if not_ready is not null then
+        delete from holdfast.ready_job r where r.seq = any (not_ready);
+    end if;
+    if not_opened is not null then
+        delete from holdfast.open_job o where o.seq = any (not_opened);
+    end if;
+    if is_late then
         perform nextval('holdfast.backdated');
     end if;
-    insert into holdfast.open_job as o (
-        seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect, again,
-        state, tenant, fair_key, affinity, dedupe_key, dedupe_kind, worker, incarnation
-    )
-    select j.seq, j.due_at_ms, j.deadline_at_ms, j.predecessor, j.session, j.enqueue_seq, j.gate, j.route, j.priority,
-           j.epoch, j.suspect, 1, j.state, j.tenant, j.fair_key, j.affinity, j.dedupe_key, j.dedupe_kind,
-           case when j.suspect = 1 then j.worker end, case when j.suspect = 1 then j.incarnation end
-      from holdfast.job j
-     where j.seq = any (changed) and j.finished_at_ms is null
-       and (j.state <> 'running' or j.dedupe_key is not null or j.session is not null)
-    on conflict (seq) do update
-       set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
-           gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, again = 1,
-           state = excluded.state, fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation;
+    if opened is not null then
+        insert into holdfast.open_job as o (
+            seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, gate, route, priority, epoch, suspect,
+            state, tenant, fair_key, dedupe_key, dedupe_kind, worker, incarnation
+        )
+        select j.seq, j.due_at_ms, j.deadline_at_ms, j.predecessor, j.session, j.enqueue_seq, j.gate, j.route, j.priority,
+               j.epoch, j.suspect, j.state, j.tenant, j.fair_key, j.dedupe_key, j.dedupe_kind,
+               case when j.suspect = 1 then j.worker end, case when j.suspect = 1 then j.incarnation end
+          from holdfast.job j
+         where j.seq = any (opened)
+        on conflict (seq) do update
+           set due_at_ms = excluded.due_at_ms, deadline_at_ms = excluded.deadline_at_ms, predecessor = excluded.predecessor,
+               gate = excluded.gate, epoch = excluded.epoch, suspect = excluded.suspect, state = excluded.state,
+               fair_key = excluded.fair_key, worker = excluded.worker, incarnation = excluded.incarnation;
+    end if;
+    if ready is not null then
+        insert into holdfast.ready_job as r (seq, due_at_ms, route, priority, again, has_open, tenant, fair_key, affinity)
+        select j.seq, j.due_at_ms, j.route, j.priority, 1, case when j.seq = any (opened) then 1 else 0 end, j.tenant,
+               j.fair_key, j.affinity
+          from holdfast.job j
+         where j.seq = any (ready)
+        on conflict (seq) do update
+           set due_at_ms = excluded.due_at_ms, again = 1, has_open = excluded.has_open, fair_key = excluded.fair_key;
+    end if;
     return cardinality(changed);
 end
 $$;
@@ -675,8 +719,8 @@ begin
             route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
             now_ms, now_ms, max_attempts, backoff, 0, 0
         );
-        insert into holdfast.open_job (seq, due_at_ms, route, priority, state, tenant, fair_key, affinity)
-        values (seq, now_ms, route, priority, 'ready', tenant, fair_key, affinity);
+        insert into holdfast.ready_job (seq, due_at_ms, route, priority, tenant, fair_key, affinity)
+        values (seq, now_ms, route, priority, tenant, fair_key, affinity);
         if tags <> '{}' then
             insert into holdfast.tag (tag, value, seq) select o.key, o.value, seq from json_each_text(tags::json) o;
         end if;
@@ -704,8 +748,8 @@ begin
         select route, n.seq, n.id, 'ready', tenant, fair_key, priority, affinity, n.payload, headers, tags,
                now_ms, now_ms, max_attempts, backoff, 0, 0
           from unnest(seqs, ids, payloads) as n (seq, id, payload);
-        insert into holdfast.open_job (seq, due_at_ms, route, priority, state, tenant, fair_key, affinity)
-        select n.seq, now_ms, route, priority, 'ready', tenant, fair_key, affinity from unnest(seqs) as n (seq);
+        insert into holdfast.ready_job (seq, due_at_ms, route, priority, tenant, fair_key, affinity)
+        select n.seq, now_ms, route, priority, tenant, fair_key, affinity from unnest(seqs) as n (seq);
         if tags <> '{}' then
             insert into holdfast.tag (tag, value, seq)
             select o.key, o.value, n.seq from unnest(seqs) as n (seq) cross join json_each_text(tags::json) o;
@@ -716,22 +760,21 @@ $$;
 
 -- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
 -- first job.
-create index open_job_ready on holdfast.open_job (route, priority desc, fair_key, due_at_ms, seq)
-    where state = 'ready';
+create index ready_job_order on holdfast.ready_job (route, priority desc, fair_key, due_at_ms, seq);
 
 -- Jobs that something but the enqueue has made ready, by due time: claims that read new jobs by number find them here.
-create index open_job_again on holdfast.open_job (route, due_at_ms, seq)
-    where state = 'ready' and again = 1;
+create index ready_job_again on holdfast.ready_job (route, due_at_ms, seq)
+    where again = 1;
 
 -- The same order within one affinity; it contains only jobs that name one.
-create index open_job_affinity on holdfast.open_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
-    where state = 'ready' and affinity is not null;
+create index ready_job_affinity on holdfast.ready_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
+    where affinity is not null;
 
 -- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
-create index open_job_strict on holdfast.open_job (tenant, route, priority desc, due_at_ms, seq)
-    where state = 'ready' and fair_key = '';
-create index open_job_strict_affinity on holdfast.open_job (tenant, route, priority desc, affinity, due_at_ms, seq)
-    where state = 'ready' and fair_key = '' and affinity is not null;
+create index ready_job_strict on holdfast.ready_job (tenant, route, priority desc, due_at_ms, seq)
+    where fair_key = '';
+create index ready_job_strict_affinity on holdfast.ready_job (tenant, route, priority desc, affinity, due_at_ms, seq)
+    where fair_key = '' and affinity is not null;
 
 -- Scheduled jobs, by due time; blocked and dependent ones.
 create index open_job_scheduled on holdfast.open_job (due_at_ms, seq)
@@ -1111,21 +1154,19 @@ create function holdfast.take_1(
 ) returns boolean language plpgsql volatile as
 $$
 declare
-    deleted integer := 0;
-    deleted_by_number integer;
+    deleted integer;
 begin
     if places is not null then
         -- A row may have moved before its job was locked, and another may be in its place.
-        delete from holdfast.open_job o using unnest(taken, places) as t (seq, place)
-         where o.ctid = t.place and o.seq = t.seq and o.dedupe_key is null and o.session is null;
-        get diagnostics deleted = row_count;
+        delete from holdfast.ready_job r using unnest(taken, places) as t (seq, place)
+         where r.ctid = t.place and r.seq = t.seq and r.has_open = 0;
+    else
+        delete from holdfast.ready_job r where r.seq = any (taken) and r.has_open = 0;
     end if;
+    get diagnostics deleted = row_count;
     if deleted < cardinality(taken) then
+        delete from holdfast.ready_job r where r.seq = any (taken);
         delete from holdfast.open_job o where o.seq = any (taken) and o.dedupe_key is null and o.session is null;
-        get diagnostics deleted_by_number = row_count;
-        deleted := deleted + deleted_by_number;
-    end if;
-    if deleted < cardinality(taken) then
         update holdfast.open_job o
            set state = 'running', epoch = o.epoch + 1, gate = case when cardinality(gates) > 0 then g.gate else o.gate end
           from unnest(taken, gates) as g (seq, gate)
@@ -1392,28 +1433,28 @@ create function holdfast.ready_tops_1(
 $$
 with found as materialized (
     select m.*, coalesce(
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = m.route and j.priority > m.priority
+             (select j.priority from holdfast.ready_job j
+               where j.route = m.route and j.priority > m.priority
                order by j.priority desc limit 1),
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = m.route and j.priority = m.priority
+             (select j.priority from holdfast.ready_job j
+               where j.route = m.route and j.priority = m.priority
                  and (j.fair_key, j.due_at_ms, j.seq) >= (m.fair_key, m.due_at_ms, m.seq)
                order by j.fair_key, j.due_at_ms, j.seq limit 1),
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = m.route and j.priority < coalesce(m.priority, 2147483647)
+             (select j.priority from holdfast.ready_job j
+               where j.route = m.route and j.priority < coalesce(m.priority, 2147483647)
                order by j.priority desc limit 1)
            ) as top
       from unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs) as m (route, priority, fair_key, due_at_ms, seq)
 )
 select f.route, f.top,
-       (select j.fair_key from holdfast.open_job j
-         where j.state = 'ready' and j.route = f.route and j.priority = f.top
+       (select j.fair_key from holdfast.ready_job j
+         where j.route = f.route and j.priority = f.top
            and (j.fair_key, j.due_at_ms, j.seq) >= (case when f.top = f.priority then f.fair_key else '' end,
                                                     case when f.top = f.priority then f.due_at_ms else -1 end,
                                                     case when f.top = f.priority then f.seq else -1 end)
          order by j.fair_key, j.due_at_ms, j.seq limit 1),
-       (select j.fair_key from holdfast.open_job j
-         where j.state = 'ready' and j.route = f.route and j.priority = f.top
+       (select j.fair_key from holdfast.ready_job j
+         where j.route = f.route and j.priority = f.top
          order by j.fair_key desc limit 1)
   from found f
  where f.top is not null;
@@ -1426,26 +1467,26 @@ returns table (route integer, fair_key text) language sql stable as
 $$
 with recursive
 later (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route and j.priority = at_priority
+    select r.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = r.route and j.priority = at_priority
                         and j.fair_key > coalesce(last_key, '')
                       order by j.fair_key limit 1), 1
       from unnest(routes) as r (route)
     union all
-    select l.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = l.route and j.priority = at_priority
+    select l.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = l.route and j.priority = at_priority
                         and j.fair_key > l.fair_key
                       order by j.fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < maximum
 ),
 earlier (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route and j.priority = at_priority
+    select r.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = r.route and j.priority = at_priority
                       order by j.fair_key limit 1), 1
       from unnest(routes) as r (route)
     union all
-    select e.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = e.route and j.priority = at_priority
+    select e.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = e.route and j.priority = at_priority
                         and j.fair_key > e.fair_key
                       order by j.fair_key limit 1), e.depth + 1
       from earlier e where e.fair_key <= coalesce(last_key, '') and e.depth < maximum
@@ -1558,21 +1599,21 @@ create function holdfast.ready_since_1(
 $$
 begin
     with recent as materialized (
-        select j.seq, j.ctid as place, j.route, j.priority, j.fair_key, j.due_at_ms, j.again, j.state from holdfast.open_job j
+        select j.seq, j.ctid as place, j.route, j.priority, j.fair_key, j.due_at_ms, j.again from holdfast.ready_job j
          where j.seq >= floor_seq
          order by j.seq limit rows_max
     ),
     others as materialized (
         select j.* from unnest(routes) as r (route)
          cross join lateral (
-            select j.seq, j.ctid as place, j.priority, j.fair_key, j.due_at_ms, j.again from holdfast.open_job j
-             where j.state = 'ready' and j.again = 1 and j.route = r.route and j.due_at_ms >= floor_due
+            select j.seq, j.ctid as place, j.priority, j.fair_key, j.due_at_ms, j.again from holdfast.ready_job j
+             where j.again = 1 and j.route = r.route and j.due_at_ms >= floor_due
              order by j.due_at_ms, j.seq limit rows_max
          ) j
     ),
     found as (
         select n.seq, n.place, n.priority, n.fair_key, n.due_at_ms, n.again from recent n
-         where n.state = 'ready' and n.again = 0 and n.route = any (routes)
+         where n.again = 0 and n.route = any (routes)
         union all
         select o.* from others o
     )
@@ -1697,14 +1738,14 @@ begin
                 low_seq := case when has_mark then mark_seqs[mark] end;
                 select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1)
                   into picked, job_places, places, recorded
-                  from (select j.seq, j.ctid as job_place, o.ctid as place, j.record_all from holdfast.open_job o
-                          join holdfast.job j on j.seq = o.seq
-                         where o.state = 'ready' and o.route = level_routes[1] and o.priority = level_priority
-                           and o.fair_key = only_key
-                           and (o.due_at_ms, o.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                  from (select j.seq, j.ctid as job_place, r.ctid as place, j.record_all from holdfast.ready_job r
+                          join holdfast.job j on j.seq = r.seq
+                         where r.route = level_routes[1] and r.priority = level_priority
+                           and r.fair_key = only_key
+                           and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
                            and j.state = 'ready' and j.priority = level_priority
                            and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by o.due_at_ms, o.seq
+                         order by r.due_at_ms, r.seq
                          limit room
                            for update of j skip locked) s;
                 chosen := picked;
@@ -1729,8 +1770,8 @@ begin
                                 as m (route, priority, fair_key, due_at_ms, seq)
                              on m.route = k.route and m.priority = level_priority and m.fair_key = k.fair_key
                      cross join lateral (
-                        select j.seq, j.ctid as place, j.due_at_ms from holdfast.open_job j
-                         where j.state = 'ready' and j.route = k.route and j.priority = level_priority
+                        select j.seq, j.ctid as place, j.due_at_ms from holdfast.ready_job j
+                         where j.route = k.route and j.priority = level_priority
                            and j.fair_key = k.fair_key
                            and (j.due_at_ms, j.seq) >= (coalesce(m.due_at_ms, -1), coalesce(m.seq, -1))
                          order by j.due_at_ms, j.seq limit (select jobs from spread)
@@ -1835,7 +1876,7 @@ begin
         select count(*), coalesce(min(l.seq) filter (where l.again = 0), 0), min(l.due_at_ms) filter (where l.again = 1)
           into rows_left, header.seq, header.due_at_ms
           from (select j.seq, j.again, j.due_at_ms from unnest(routes) as r (route)
-                  join holdfast.open_job j on j.state = 'ready' and j.route = r.route
+                  join holdfast.ready_job j on j.route = r.route
                  limit 5000) l;
         header.id := case when rows_left < 5000 then 'all' end;
     end if;

@@ -41,15 +41,26 @@ with stored as (
     )
     on conflict do nothing
     returning *
+),
+opened as (
+    insert into holdfast.open_job (
+        seq, due_at_ms, deadline_at_ms, predecessor, route, priority, state, tenant, fair_key, dedupe_key, dedupe_kind
+    )
+    select seq, due_at_ms, deadline_at_ms, predecessor, route, priority, state, tenant, fair_key, dedupe_key, dedupe_kind
+      from stored
+     where state <> 'ready' or deadline_at_ms is not null or dedupe_key is not null
+    on conflict do nothing
+    returning seq
+),
+ready as (
+    insert into holdfast.ready_job (seq, due_at_ms, route, priority, has_open, tenant, fair_key, affinity)
+    select seq, due_at_ms, route, priority,
+           case when deadline_at_ms is not null or dedupe_key is not null then 1 else 0 end, tenant, fair_key, affinity
+      from stored
+     where state = 'ready'
 )
-insert into holdfast.open_job (
-    seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
-    dedupe_key, dedupe_kind
-)
-select seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
-       dedupe_key, dedupe_kind
-  from stored
-on conflict do nothing;
+select (select count(*) from opened)
+       + (select count(*) from stored where state = 'ready' and deadline_at_ms is null and dedupe_key is null);
 
 -- name: job_insert_plain
 -- Store one plain job if the routing table still has the caller's version; otherwise return no number.
@@ -68,20 +79,29 @@ select seqs, now_ms from holdfast.jobs_store(
 
 -- name: job_insert_plain_many
 -- Store plain jobs that differ only in number, id and payload.
-with stored as (
-    insert into holdfast.job (
-        seq, id, payload, route, state, tenant, fair_key, priority, affinity, headers, tags,
-        enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff, record_all, event_count
-    )
-    select n.seq, n.id, n.payload, %(route)s::integer, %(state)s::text, %(tenant)s::text, %(fair_key)s::text,
-           %(priority)s::integer, %(affinity)s::text, %(headers)s::text, %(tags)s::text, %(enqueued_at_ms)s::bigint,
-           %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(max_attempts)s::integer, %(backoff)s::text, 0, 0
-      from unnest(%(seqs)s::bigint[], %(ids)s::text[], %(payloads)s::text[]) as n (seq, id, payload)
+with opened as (
+    insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key)
+    select n.seq, %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(route)s::integer, %(priority)s::integer,
+           %(state)s::text, %(tenant)s::text, %(fair_key)s::text
+      from unnest(%(seqs)s::bigint[]) as n (seq)
+     where %(state)s::text <> 'ready' or %(deadline_at_ms)s::bigint is not null
+),
+ready as (
+    insert into holdfast.ready_job (seq, due_at_ms, route, priority, has_open, tenant, fair_key, affinity)
+    select n.seq, %(due_at_ms)s::bigint, %(route)s::integer, %(priority)s::integer,
+           case when %(deadline_at_ms)s::bigint is not null then 1 else 0 end, %(tenant)s::text, %(fair_key)s::text,
+           %(affinity)s::text
+      from unnest(%(seqs)s::bigint[]) as n (seq)
+     where %(state)s::text = 'ready'
 )
-insert into holdfast.open_job (seq, due_at_ms, deadline_at_ms, route, priority, state, tenant, fair_key, affinity)
-select n.seq, %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(route)s::integer, %(priority)s::integer, %(state)s::text,
-       %(tenant)s::text, %(fair_key)s::text, %(affinity)s::text
-  from unnest(%(seqs)s::bigint[]) as n (seq);
+insert into holdfast.job (
+    seq, id, payload, route, state, tenant, fair_key, priority, affinity, headers, tags,
+    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff, record_all, event_count
+)
+select n.seq, n.id, n.payload, %(route)s::integer, %(state)s::text, %(tenant)s::text, %(fair_key)s::text,
+       %(priority)s::integer, %(affinity)s::text, %(headers)s::text, %(tags)s::text, %(enqueued_at_ms)s::bigint,
+       %(due_at_ms)s::bigint, %(deadline_at_ms)s::bigint, %(max_attempts)s::integer, %(backoff)s::text, 0, 0
+  from unnest(%(seqs)s::bigint[], %(ids)s::text[], %(payloads)s::text[]) as n (seq, id, payload);
 
 -- name: job_payload_write
 -- Replace the payload, headers and tags of a job.

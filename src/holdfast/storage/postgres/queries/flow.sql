@@ -170,26 +170,26 @@ update holdfast.lane set late = %(late)s where lane = %(lane)s;
 -- Find the oldest of the first ready jobs of each fair_key on some routes, at some priorities from the lowest up.
 with recursive
 level (route, priority, depth) as (
-    select r.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route order by j.priority limit 1), 1
+    select r.route, (select j.priority from holdfast.ready_job j
+                      where j.route = r.route order by j.priority limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select l.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
+    select l.route, (select j.priority from holdfast.ready_job j
+                      where j.route = l.route and j.priority > l.priority
                       order by j.priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < %(priorities)s
 ),
 head (route, priority, fair_key, due_at_ms, seq, depth) as (
     select l.route, l.priority, j.fair_key, j.due_at_ms, j.seq, 1
       from level l
-     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.open_job j
-                          where j.state = 'ready' and j.route = l.route and j.priority = l.priority
+     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.ready_job j
+                          where j.route = l.route and j.priority = l.priority
                           order by j.fair_key, j.due_at_ms, j.seq limit 1) j
     union all
     select h.route, h.priority, j.fair_key, j.due_at_ms, j.seq, h.depth + 1
       from head h
-     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.open_job j
-                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
+     cross join lateral (select j.fair_key, j.due_at_ms, j.seq from holdfast.ready_job j
+                          where j.route = h.route and j.priority = h.priority
                             and j.fair_key > h.fair_key
                           order by j.fair_key, j.due_at_ms, j.seq limit 1) j
      where h.depth < %(fair_keys)s
@@ -200,12 +200,12 @@ select seq, due_at_ms from head order by due_at_ms, seq limit 1;
 -- Count the ready and parked jobs of one tenant on some routes, up to a maximum. In strict lanes the fair_key is empty.
 with recursive
 ready (route, priority, depth) as (
-    select r.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route order by j.priority desc limit 1), 1
+    select r.route, (select j.priority from holdfast.ready_job j
+                      where j.route = r.route order by j.priority desc limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select r.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route and j.priority < r.priority
+    select r.route, (select j.priority from holdfast.ready_job j
+                      where j.route = r.route and j.priority < r.priority
                       order by j.priority desc limit 1), r.depth + 1
       from ready r where r.priority is not null and r.depth < %(priorities)s
 ),
@@ -222,11 +222,11 @@ parked (gate, route, priority, depth) as (
       from parked p where p.priority is not null and p.depth < %(priorities)s
 )
 select count(*) from (
-    select 1 from ready r join holdfast.open_job j
-        on j.state = 'ready' and j.route = r.route and j.priority = r.priority and j.fair_key = %(tenant)s
+    select 1 from ready r join holdfast.ready_job j
+        on j.route = r.route and j.priority = r.priority and j.fair_key = %(tenant)s
     union all
-    select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.open_job j
-        on j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s and j.route = r.route
+    select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.ready_job j
+        on j.fair_key = '' and j.tenant = %(tenant)s and j.route = r.route
     union all
     select 1 from parked p join holdfast.open_job j
         on j.gate = p.gate and j.state = 'parked' and j.route = p.route and j.priority = p.priority

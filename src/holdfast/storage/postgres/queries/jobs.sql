@@ -4,8 +4,8 @@
 -- Count the ready jobs of each affinity, all together up to a maximum; those with the most first.
 select a.affinity, count(*)
   from (select j.affinity from holdfast.route r
-         cross join lateral (select j.affinity from holdfast.open_job j
-                                          where j.route = r.route and j.state = 'ready' and j.affinity is not null
+         cross join lateral (select j.affinity from holdfast.ready_job j
+                                          where j.route = r.route and j.affinity is not null
                                           limit %(maximum)s) j
          where r.has_affinity = 1 limit %(maximum)s) a
  group by a.affinity order by count(*) desc, a.affinity limit %(most)s;
@@ -15,27 +15,27 @@ select a.affinity, count(*)
 -- the lowest up.
 with recursive
 level (route, priority, depth) as (
-    select r.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route
+    select r.route, (select j.priority from holdfast.ready_job j
+                      where j.route = r.route
                       order by j.priority limit 1), 1
       from holdfast.route r
     union all
-    select l.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
+    select l.route, (select j.priority from holdfast.ready_job j
+                      where j.route = l.route and j.priority > l.priority
                       order by j.priority limit 1), l.depth + 1
       from level l where l.priority is not null and l.depth < %(priorities)s
 ),
 head (route, priority, fair_key, due_at_ms, depth) as (
     select l.route, l.priority, j.fair_key, j.due_at_ms, 1
       from level l
-     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.open_job j
-                          where j.state = 'ready' and j.route = l.route and j.priority = l.priority
+     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.ready_job j
+                          where j.route = l.route and j.priority = l.priority
                           order by j.fair_key, j.due_at_ms limit 1) j
     union all
     select h.route, h.priority, j.fair_key, j.due_at_ms, h.depth + 1
       from head h
-     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.open_job j
-                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
+     cross join lateral (select j.fair_key, j.due_at_ms from holdfast.ready_job j
+                          where j.route = h.route and j.priority = h.priority
                             and j.fair_key > h.fair_key
                           order by j.fair_key, j.due_at_ms limit 1) j
      where h.depth < %(fair_keys)s
@@ -46,8 +46,8 @@ select r.lane, r.kind, min(h.due_at_ms) from (select route, due_at_ms from head 
 
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
-select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.open_job j
-                                               where j.state = 'ready' and j.route = r.route
+select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.ready_job j
+                                               where j.route = r.route
                                                limit %(maximum)s) counted)
   from holdfast.route r;
 

@@ -5,30 +5,30 @@
 -- around.
 with recursive
 later (route, affinity, depth) as (
-    select r.route, (select j.affinity from holdfast.open_job j
-                      where j.state = 'ready' and j.affinity is not null and j.route = r.route
+    select r.route, (select j.affinity from holdfast.ready_job j
+                      where j.affinity is not null and j.route = r.route
                         and j.priority = %(priority)s::integer and j.affinity > %(after)s::text
                         and j.seq <> all (%(taken)s::bigint[])
                       order by j.affinity limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select l.route, (select j.affinity from holdfast.open_job j
-                      where j.state = 'ready' and j.affinity is not null and j.route = l.route
+    select l.route, (select j.affinity from holdfast.ready_job j
+                      where j.affinity is not null and j.route = l.route
                         and j.priority = %(priority)s::integer and j.affinity > l.affinity
                         and j.seq <> all (%(taken)s::bigint[])
                       order by j.affinity limit 1), l.depth + 1
       from later l where l.affinity is not null and l.depth < %(limit)s::integer
 ),
 earlier (route, affinity, depth) as (
-    select r.route, (select j.affinity from holdfast.open_job j
-                      where j.state = 'ready' and j.affinity is not null and j.route = r.route
+    select r.route, (select j.affinity from holdfast.ready_job j
+                      where j.affinity is not null and j.route = r.route
                         and j.priority = %(priority)s::integer
                         and j.seq <> all (%(taken)s::bigint[])
                       order by j.affinity limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select e.route, (select j.affinity from holdfast.open_job j
-                      where j.state = 'ready' and j.affinity is not null and j.route = e.route
+    select e.route, (select j.affinity from holdfast.ready_job j
+                      where j.affinity is not null and j.route = e.route
                         and j.priority = %(priority)s::integer and j.affinity > e.affinity
                         and j.seq <> all (%(taken)s::bigint[])
                       order by j.affinity limit 1), e.depth + 1
@@ -47,27 +47,27 @@ select pg_current_xact_id()::text, nextval('holdfast.backdated');
 -- around.
 with recursive
 later (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route and j.priority = %(priority)s::integer
+    select r.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = r.route and j.priority = %(priority)s::integer
                         and j.fair_key > %(last_fair_key)s::text and j.seq <> all (%(taken)s::bigint[])
                       order by j.fair_key limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select l.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = l.route and j.priority = %(priority)s::integer
+    select l.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = l.route and j.priority = %(priority)s::integer
                         and j.fair_key > l.fair_key and j.seq <> all (%(taken)s::bigint[])
                       order by j.fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < %(limit)s::integer
 ),
 earlier (route, fair_key, depth) as (
-    select r.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = r.route and j.priority = %(priority)s::integer
+    select r.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = r.route and j.priority = %(priority)s::integer
                         and j.seq <> all (%(taken)s::bigint[])
                       order by j.fair_key limit 1), 1
       from unnest(%(routes)s::integer[]) as r (route)
     union all
-    select e.route, (select j.fair_key from holdfast.open_job j
-                      where j.state = 'ready' and j.route = e.route and j.priority = %(priority)s::integer
+    select e.route, (select j.fair_key from holdfast.ready_job j
+                      where j.route = e.route and j.priority = %(priority)s::integer
                         and j.fair_key > e.fair_key and j.seq <> all (%(taken)s::bigint[])
                       order by j.fair_key limit 1), e.depth + 1
       from earlier e where e.fair_key <= %(last_fair_key)s::text and e.depth < %(limit)s::integer
@@ -85,30 +85,30 @@ prefix (route, affinity) as materialized (
      cross join unnest(%(affinities)s::text[]) as a (affinity)
 ),
 later (route, affinity, fair_key, depth) as (
-    select p.route, p.affinity, (select j.fair_key from holdfast.open_job j
-                                  where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
+    select p.route, p.affinity, (select j.fair_key from holdfast.ready_job j
+                                  where j.affinity is not null and j.affinity = p.affinity
                                     and j.route = p.route and j.priority = %(priority)s::integer
                                     and j.fair_key > %(last_fair_key)s::text and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), 1
       from prefix p
     union all
-    select l.route, l.affinity, (select j.fair_key from holdfast.open_job j
-                                  where j.state = 'ready' and j.affinity is not null and j.affinity = l.affinity
+    select l.route, l.affinity, (select j.fair_key from holdfast.ready_job j
+                                  where j.affinity is not null and j.affinity = l.affinity
                                     and j.route = l.route and j.priority = %(priority)s::integer
                                     and j.fair_key > l.fair_key and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), l.depth + 1
       from later l where l.fair_key is not null and l.depth < %(limit)s::integer
 ),
 earlier (route, affinity, fair_key, depth) as (
-    select p.route, p.affinity, (select j.fair_key from holdfast.open_job j
-                                  where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
+    select p.route, p.affinity, (select j.fair_key from holdfast.ready_job j
+                                  where j.affinity is not null and j.affinity = p.affinity
                                     and j.route = p.route and j.priority = %(priority)s::integer
                                     and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), 1
       from prefix p
     union all
-    select e.route, e.affinity, (select j.fair_key from holdfast.open_job j
-                                  where j.state = 'ready' and j.affinity is not null and j.affinity = e.affinity
+    select e.route, e.affinity, (select j.fair_key from holdfast.ready_job j
+                                  where j.affinity is not null and j.affinity = e.affinity
                                     and j.route = e.route and j.priority = %(priority)s::integer
                                     and j.fair_key > e.fair_key and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), e.depth + 1
@@ -125,8 +125,8 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
     %(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(lows_0)s::bigint[], %(lows_1)s::bigint[]
   ) as p (route, fair_key, due_low, seq_low)
  cross join lateral (
-    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.open_job j
-     where j.state = 'ready' and j.route = p.route and j.priority = %(priority)s and j.fair_key = p.fair_key
+    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.ready_job j
+     where j.route = p.route and j.priority = %(priority)s and j.fair_key = p.fair_key
        and (j.due_at_ms, j.seq) >= (p.due_low, p.seq_low)
        and j.seq <> all (%(taken)s::bigint[])
      order by j.due_at_ms, j.seq limit %(limit)s
@@ -137,8 +137,8 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
   from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, fair_key, affinity)
  cross join lateral (
-    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.open_job j
-     where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
+    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.ready_job j
+     where j.affinity is not null and j.affinity = p.affinity
        and j.route = p.route and j.priority = %(priority)s and j.fair_key = p.fair_key
        and j.seq <> all (%(taken)s::bigint[])
      order by j.due_at_ms, j.seq limit %(limit)s
@@ -149,8 +149,8 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
   from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, fair_key)
  cross join lateral (
-    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.open_job j
-     where j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s
+    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.ready_job j
+     where j.fair_key = '' and j.tenant = %(tenant)s
        and j.route = p.route and j.priority = %(priority)s
        and j.seq <> all (%(taken)s::bigint[])
      order by j.due_at_ms, j.seq limit %(limit)s
@@ -161,8 +161,8 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
   from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, fair_key, affinity)
  cross join lateral (
-    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.open_job j
-     where j.state = 'ready' and j.fair_key = '' and j.affinity is not null and j.affinity = p.affinity
+    select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.ready_job j
+     where j.fair_key = '' and j.affinity is not null and j.affinity = p.affinity
        and j.tenant = %(tenant)s and j.route = p.route and j.priority = %(priority)s
        and j.seq <> all (%(taken)s::bigint[])
      order by j.due_at_ms, j.seq limit %(limit)s
@@ -201,13 +201,13 @@ returning /* leased columns */;
 -- Lease the first ready jobs of one route, priority and fair_key from a scan position on, skipping locked ones, and
 -- return them without the values common to the claim. Jobs past their deadline are skipped; maintenance fails them.
 with locked as materialized (
-    select j.seq, o.due_at_ms from holdfast.open_job o
-      join holdfast.job j on j.seq = o.seq
-     where o.state = 'ready' and o.route = %(route)s and o.priority = %(priority)s and o.fair_key = %(fair_key)s
-       and (o.due_at_ms, o.seq) >= (%(due_low)s, %(seq_low)s)
+    select j.seq, r.due_at_ms from holdfast.ready_job r
+      join holdfast.job j on j.seq = r.seq
+     where r.route = %(route)s and r.priority = %(priority)s and r.fair_key = %(fair_key)s
+       and (r.due_at_ms, r.seq) >= (%(due_low)s, %(seq_low)s)
        and j.state = 'ready' and j.priority = %(priority)s
        and (j.deadline_at_ms is null or j.deadline_at_ms > %(now)s)
-     order by o.due_at_ms, o.seq
+     order by r.due_at_ms, r.seq
      limit %(limit)s
        for update of j skip locked
 ),
@@ -244,17 +244,17 @@ select * from holdfast.job_row
 -- at.
 with found as materialized (
     select r.*, coalesce(
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = r.route and j.priority > r.mark_priority
+             (select j.priority from holdfast.ready_job j
+               where j.route = r.route and j.priority > r.mark_priority
                  and j.seq <> all (%(taken)s::bigint[])
                order by j.priority desc limit 1),
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = r.route and j.priority = r.mark_priority
+             (select j.priority from holdfast.ready_job j
+               where j.route = r.route and j.priority = r.mark_priority
                  and (j.fair_key, j.due_at_ms, j.seq) >= (r.mark_turn, r.mark_due, r.mark_seq)
                  and j.seq <> all (%(taken)s::bigint[])
                order by j.fair_key, j.due_at_ms, j.seq limit 1),
-             (select j.priority from holdfast.open_job j
-               where j.state = 'ready' and j.route = r.route and j.priority < coalesce(r.mark_priority, 2147483647)
+             (select j.priority from holdfast.ready_job j
+               where j.route = r.route and j.priority < coalesce(r.mark_priority, 2147483647)
                  and j.seq <> all (%(taken)s::bigint[])
                order by j.priority desc limit 1)
            ) as priority
@@ -271,13 +271,13 @@ top (route, priority, turn_low, due_low, seq_low) as materialized (
       from found f
 )
 select top.route, top.priority,
-       (select j.fair_key from holdfast.open_job j
-         where j.state = 'ready' and j.route = top.route and j.priority = top.priority
+       (select j.fair_key from holdfast.ready_job j
+         where j.route = top.route and j.priority = top.priority
            and (j.fair_key, j.due_at_ms, j.seq) >= (top.turn_low, top.due_low, top.seq_low)
            and j.seq <> all (%(taken)s::bigint[])
          order by j.fair_key, j.due_at_ms, j.seq limit 1),
-       (select j.fair_key from holdfast.open_job j
-         where j.state = 'ready' and j.route = top.route and j.priority = top.priority
+       (select j.fair_key from holdfast.ready_job j
+         where j.route = top.route and j.priority = top.priority
            and j.seq <> all (%(taken)s::bigint[])
          order by j.fair_key desc limit 1)
   from top
@@ -286,22 +286,22 @@ select top.route, top.priority,
 -- name: ready_tops_of_tenant
 -- For each fair route: the highest priority at which one tenant has ready jobs, stepping down from the top.
 with recursive step (route, priority, found) as (
-    select r.route, t.priority, exists (select 1 from holdfast.open_job j
-                                         where j.state = 'ready' and j.route = r.route
+    select r.route, t.priority, exists (select 1 from holdfast.ready_job j
+                                         where j.route = r.route
                                            and j.priority = t.priority and j.fair_key = %(tenant)s::text
                                            and j.seq <> all (%(taken)s::bigint[]))
       from unnest(%(routes)s::integer[]) as r (route)
-     cross join lateral (select j.priority from holdfast.open_job j
-                          where j.state = 'ready' and j.route = r.route
+     cross join lateral (select j.priority from holdfast.ready_job j
+                          where j.route = r.route
                           order by j.priority desc limit 1) t
     union all
-    select s.route, t.priority, exists (select 1 from holdfast.open_job j
-                                         where j.state = 'ready' and j.route = s.route
+    select s.route, t.priority, exists (select 1 from holdfast.ready_job j
+                                         where j.route = s.route
                                            and j.priority = t.priority and j.fair_key = %(tenant)s::text
                                            and j.seq <> all (%(taken)s::bigint[]))
       from step s
-     cross join lateral (select j.priority from holdfast.open_job j
-                          where j.state = 'ready' and j.route = s.route and j.priority < s.priority
+     cross join lateral (select j.priority from holdfast.ready_job j
+                          where j.route = s.route and j.priority < s.priority
                           order by j.priority desc limit 1) t
      where not s.found
 )
@@ -310,8 +310,8 @@ select route, priority, %(tenant)s::text, %(tenant)s::text from step where found
 -- name: ready_tops_of_tenant_strict
 -- For each strict route: the highest priority at which one tenant has ready jobs.
 with top (route, priority) as materialized (
-    select r.route, (select j.priority from holdfast.open_job j
-                      where j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s::text
+    select r.route, (select j.priority from holdfast.ready_job j
+                      where j.fair_key = '' and j.tenant = %(tenant)s::text
                         and j.route = r.route and j.seq <> all (%(taken)s::bigint[])
                       order by j.priority desc limit 1)
       from unnest(%(routes)s::integer[]) as r (route)

@@ -9,6 +9,9 @@ with changed as (
  returning j.seq, j.fair_key
 ),
 placed as (
+    update holdfast.ready_job r set fair_key = c.fair_key from changed c where r.seq = c.seq
+),
+opened as (
     update holdfast.open_job o set fair_key = c.fair_key from changed c where o.seq = c.seq
 )
 select count(*) from changed;

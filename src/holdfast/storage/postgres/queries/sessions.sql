@@ -125,13 +125,17 @@ with stored as (
     )
     on conflict do nothing
     returning *
+),
+ready as (
+    insert into holdfast.ready_job (seq, due_at_ms, route, priority, has_open, tenant, fair_key, affinity)
+    select seq, due_at_ms, route, priority, 1, tenant, fair_key, affinity from stored where state = 'ready'
 )
 insert into holdfast.open_job (
-    seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
-    dedupe_key, dedupe_kind
+    seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, dedupe_key,
+    dedupe_kind
 )
-select seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, affinity,
-       dedupe_key, dedupe_kind
+select seq, due_at_ms, deadline_at_ms, predecessor, session, enqueue_seq, route, priority, state, tenant, fair_key, dedupe_key,
+       dedupe_kind
   from stored
 on conflict do nothing;
 

@@ -16,14 +16,9 @@ with changed as (
       from unnest(%(c0)s::smallint[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::integer[])
            as v (suspect, failure_reason, failure_message, seq, epoch)
      where j.seq = v.seq and j.epoch = v.epoch
- returning j.seq, j.suspect
-),
-placed as (
-    update holdfast.open_job o set suspect = c.suspect, worker = null, incarnation = null
-      from changed c
-     where o.seq = c.seq
+ returning j.seq
 )
-select count(*) from changed;
+select holdfast.place_1(array(select seq from changed));
 
 -- name: job_digest
 -- Write the digests by which repeated settlements are recognized, if the result alone is not sufficient.

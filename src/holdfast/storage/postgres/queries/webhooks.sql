@@ -42,7 +42,7 @@ delete from holdfast.webhook_job where job_id = any (%(ids)s::text[]);
 
 -- name: webhook_lane_ready
 -- Return whether a lane has a ready job.
-select exists (select 1 from holdfast.open_job where state = 'ready' and route in (select route from holdfast.route where lane = %(lane)s));
+select exists (select 1 from holdfast.ready_job where route in (select route from holdfast.route where lane = %(lane)s));
 
 -- name: webhook_places_write
 -- Store which processes have places at endpoints.

@@ -18,22 +18,22 @@ select count(*) from (select 1 from holdfast.open_job
 
 -- name: why_ready
 -- Count the ready jobs of some routes that come before a job: those of higher priority, and earlier ones with its fair_key.
-select (select count(*) from (select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.open_job j on j.route = r.route
-                               where j.state = 'ready' and j.priority > %(priority)s limit %(maximum)s) counted),
-       (select count(*) from (select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.open_job j on j.route = r.route
-                               where j.state = 'ready' and j.priority = %(priority)s and j.fair_key = %(fair_key)s
+select (select count(*) from (select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.ready_job j on j.route = r.route
+                               where j.priority > %(priority)s limit %(maximum)s) counted),
+       (select count(*) from (select 1 from unnest(%(routes)s::integer[]) as r (route) join holdfast.ready_job j on j.route = r.route
+                               where j.priority = %(priority)s and j.fair_key = %(fair_key)s
                                  and (j.due_at_ms, j.seq) < (%(due_at_ms)s, %(seq)s)
                                limit %(maximum)s) counted);
 
 -- name: why_tenants
 -- Count the fair_keys with ready jobs of a route at one priority, up to a maximum.
 with recursive turn (fair_key, depth) as (
-    select (select fair_key from holdfast.open_job
-             where state = 'ready' and route = %(route)s and priority = %(priority)s
+    select (select fair_key from holdfast.ready_job
+             where route = %(route)s and priority = %(priority)s
              order by fair_key limit 1), 1
     union all
-    select (select j.fair_key from holdfast.open_job j
-             where j.state = 'ready' and j.route = %(route)s and j.priority = %(priority)s and j.fair_key > t.fair_key
+    select (select j.fair_key from holdfast.ready_job j
+             where j.route = %(route)s and j.priority = %(priority)s and j.fair_key > t.fair_key
              order by j.fair_key limit 1), t.depth + 1
       from turn t where t.fair_key is not null and t.depth < %(maximum)s
 )
