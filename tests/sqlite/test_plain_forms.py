@@ -144,6 +144,31 @@ def test_usual_jobs_with_consecutive_numbers_are_settled_by_an_update_of_the_ran
         assert statements(*[NewJob("a", tenant=f"{number % 2}") for number in range(12)]) == ["job_done_range_plain"]
 
 
+def test_usual_jobs_of_several_tenants_are_claimed_and_settled_by_lists(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+        queue.enqueue("a")
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(worker="w")])
+        queue.enqueue_many([NewJob("a", tenant="first" if number < 15 else "second") for number in range(20)])
+        seen.clear()
+        claims = queue.claim_many(limit=10, worker="w")
+        settled = queue.settle_many([(claim, Done()) for claim in claims])
+        updates = [name for name in seen if name.startswith(("job_claim", "job_done"))]
+        assert updates == ["job_claim_list_plain", "job_done_list_plain"]
+        assert [claim.job.number for claim in claims] == [2, 17, 3, 18, 4, 19, 5, 20, 6, 21]
+        assert {one.job.state for one in settled if one.job is not None} == {"done"}
+
+
+@pytest.mark.parametrize("change", [(), *[("change", name) for name in ("priority", "phase", "cancel", "settle")]])
+@pytest.mark.parametrize("options", [{}, {"tags": {"a": "b"}}], ids=["usual", "tagged"])
+def test_jobs_of_several_tenants_are_claimed_and_settled_alike(options: dict[str, Any], change: tuple[str, ...]) -> None:
+    tenants = ["first"] * 15 + ["second"] * 5
+    jobs: list[tuple[str, dict[str, Any]]] = [("send", {"tenant": tenant}) for tenant in tenants]
+    jobs[3] = "send", {"tenant": "first", **options}
+    claims = [("enqueue_many", [("send", {})]), ("claim", 1, {}), ("enqueue_many", jobs), ("claim", 10, {})]
+    compare([*claims, *([change] if change else []), ("settle", 11, Done())])
+
+
 @pytest.mark.parametrize("options", [{}, {"priority": 1, "tags": {"a": "b"}}], ids=["alike", "different"])
 def test_more_jobs_than_one_statement_stores_are_stored_alike(options: dict[str, Any]) -> None:
     jobs: list[tuple[str, dict[str, Any]]] = [("send", options if number % 2 else {}) for number in range(45)]

@@ -269,11 +269,16 @@ class SqliteTransaction(SqlTransaction):
             await self._write_gated_claims(values, len(rows))
             return
         seqs = [row[1] for row in rows]
-        if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
-            values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
-            name: QueryName = "job_claim_range_plain" if claimed.are_usual else "job_claim_range"
-            await self._change(name, values, len(rows))
-            return
+        if len(rows) > 1 and rows[0][-2] is not None:
+            values["holder"] = rows[0][-2]
+            if seqs == list(range(seqs[0], seqs[0] + len(rows))):
+                values |= {"first": seqs[0], "last": seqs[-1]}
+                name: QueryName = "job_claim_range_plain" if claimed.are_usual else "job_claim_range"
+                await self._change(name, values, len(rows))
+                return
+            if claimed.are_usual:
+                await self._change("job_claim_list_plain", {**values, "seqs": seqs}, len(rows))
+                return
         values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
         await self._write_claims(values, len(rows))
 
@@ -376,12 +381,15 @@ class SqliteTransaction(SqlTransaction):
         name: QueryName = "job_done_each"
         if len(different) > 1:
             values["results"] = results
-        elif highest - lowest < len(results) and type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual():
-            name = "job_done_range_plain"
-            values |= {"first": lowest, "last": highest, "result": different.pop()}
         else:
-            name = "job_done_same"
-            values |= {"seqs": list(results), "result": different.pop()}
+            values["result"] = different.pop()
+            are_usual = type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual()
+            if are_usual and highest - lowest < len(results):
+                name = "job_done_range_plain"
+                values |= {"first": lowest, "last": highest}
+            else:
+                name = "job_done_list_plain" if are_usual else "job_done_same"
+                values["seqs"] = list(results)
         await self.query("savepoint")
         [[changed]] = await self.query(name, values)
         if changed != len(results):
