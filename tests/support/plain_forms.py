@@ -85,7 +85,7 @@ class Pair(ABC):
             self._claims[index].extend(_with_token(claim, token) for claim in claims)
 
     def claim_unread(self, limit: int) -> None:
-        """Claim jobs and read nothing of them, as a worker does: that makes their rows, and settling takes another path."""
+        """Claim jobs and read nothing of them, as a worker does: reading makes rows, which are settled otherwise."""
         for index, queue in self._both():
             claims = queue.claim_many(limit=limit, worker="w", incarnation="i", lease_token="unread")
             self._claims[index].extend(claims)
