@@ -112,7 +112,8 @@ def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: 
 @pytest.mark.parametrize("change", ["priority", "phase", "percent", "cancel", "settle"])
 def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outcome: Outcome) -> None:
     jobs: list[tuple[str, dict[str, Any]]] = [("send", {})] * 12
-    for claim in (("claim", 12, {}), ("claim_unread", 12)):
+    claims: list[tuple[Any, ...]] = [("claim", 12, {}), ("claim_unread", 12)]
+    for claim in claims:
         compare([("enqueue_many", jobs), claim, ("change", change), ("settle", 12, outcome)])
 
 
@@ -168,8 +169,8 @@ def test_jobs_of_several_tenants_are_claimed_and_settled_alike(
     tenants = ["first"] * 15 + ["second"] * 5
     jobs: list[tuple[str, dict[str, Any]]] = [("send", {"tenant": tenant}) for tenant in tenants]
     jobs[3] = "send", {"tenant": "first", **options}
-    first = [("enqueue_many", [("send", {})]), ("claim", 1, {}), ("settle", 1, Done())]
-    claim = [("enqueue_many", jobs), ("claim_unread", 10)]
+    first: list[tuple[Any, ...]] = [("enqueue_many", [("send", {})]), ("claim", 1, {}), ("settle", 1, Done())]
+    claim: list[tuple[Any, ...]] = [("enqueue_many", jobs), ("claim_unread", 10)]
     compare([*first, *claim, *([change] if change else []), ("settle", 10, Done())])
 
 
