@@ -450,6 +450,15 @@ class TestCounters:
             assert lock_file.count("job:a") == before + 1
             assert lock_file.count("job:b") == 0
 
+    def test_the_end_of_many_jobs_leaves_the_counters_of_workers_alone(self, lock_file: LockFile) -> None:
+        """A worker whose counter has changed renews all of its leases."""
+        workers = [f"worker:{number}" for number in range(100)]
+        before = list(map(lock_file.count, workers))
+        lock_file.notify([f"job:{number}" for number in range(10_000)])
+        assert list(map(lock_file.count, workers)) == before
+        lock_file.notify(workers[:1])
+        assert lock_file.count(workers[0]) == before[0] + 1
+
     def test_a_counter_at_its_maximum_wraps_around(self, lock_file: LockFile) -> None:
         lock_file._slots[:4096] = memoryview(b"\xff" * 4096 * 8).cast("Q")
         lock_file.notify(["job:a"])

@@ -112,7 +112,9 @@ def test_plain_and_full_forms_write_the_same_rows_for_long_and_at_random(drawn: 
 @pytest.mark.parametrize("change", ["priority", "phase", "percent", "cancel", "settle"])
 def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outcome: Outcome) -> None:
     jobs: list[tuple[str, dict[str, Any]]] = [("send", {})] * 12
-    compare([("enqueue_many", jobs), ("claim", 12, {}), ("change", change), ("settle", 12, outcome)])
+    claims: list[tuple[Any, ...]] = [("claim", 12, {}), ("claim_unread", 12)]
+    for claim in claims:
+        compare([("enqueue_many", jobs), claim, ("change", change), ("settle", 12, outcome)])
 
 
 @pytest.mark.parametrize("count", [12, 9], ids=["all jobs of a claim", "a part of them"])
@@ -142,6 +144,34 @@ def test_usual_jobs_with_consecutive_numbers_are_settled_by_an_update_of_the_ran
         assert statements(*[usual] * 5, tagged, *[usual] * 4) == ["job_done_same"]
         # In the order of the tenants.
         assert statements(*[NewJob("a", tenant=f"{number % 2}") for number in range(12)]) == ["job_done_range_plain"]
+
+
+def test_usual_jobs_of_several_tenants_are_claimed_and_settled_by_lists(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+        queue.enqueue("a")
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(worker="w")])
+        queue.enqueue_many([NewJob("a", tenant="first" if number < 15 else "second") for number in range(20)])
+        seen.clear()
+        claims = queue.claim_many(limit=10, worker="w")
+        settled = queue.settle_many([(claim, Done()) for claim in claims])
+        updates = [name for name in seen if name.startswith(("job_claim", "job_done"))]
+        assert updates == ["job_claim_list_plain", "job_done_list_plain"]
+        assert [claim.job.number for claim in claims] == [2, 17, 3, 18, 4, 19, 5, 20, 6, 21]
+        assert {one.job.state for one in settled if one.job is not None} == {"done"}
+
+
+@pytest.mark.parametrize("change", [(), *[("change", name) for name in ("priority", "phase", "cancel", "settle")]])
+@pytest.mark.parametrize("options", [{}, {"tags": {"a": "b"}}], ids=["usual", "tagged"])
+def test_jobs_of_several_tenants_are_claimed_and_settled_alike(
+    options: dict[str, Any], change: tuple[str, ...]
+) -> None:
+    tenants = ["first"] * 15 + ["second"] * 5
+    jobs: list[tuple[str, dict[str, Any]]] = [("send", {"tenant": tenant}) for tenant in tenants]
+    jobs[3] = "send", {"tenant": "first", **options}
+    first: list[tuple[Any, ...]] = [("enqueue_many", [("send", {})]), ("claim", 1, {}), ("settle", 1, Done())]
+    claim: list[tuple[Any, ...]] = [("enqueue_many", jobs), ("claim_unread", 10)]
+    compare([*first, *claim, *([change] if change else []), ("settle", 10, Done())])
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": 1, "tags": {"a": "b"}}], ids=["alike", "different"])

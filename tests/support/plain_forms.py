@@ -84,6 +84,12 @@ class Pair(ABC):
             self.rename_token(index, _token(claims), token)
             self._claims[index].extend(_with_token(claim, token) for claim in claims)
 
+    def claim_unread(self, limit: int) -> None:
+        """Claim jobs and read nothing of them, as a worker does: reading makes rows, which are settled otherwise."""
+        for index, queue in self._both():
+            claims = queue.claim_many(limit=limit, worker="w", incarnation="i", lease_token="unread")
+            self._claims[index].extend(claims)
+
     def settle(self, count: int, outcome: Outcome) -> None:
         for index, queue in self._both():
             chosen, self._claims[index][:] = self._claims[index][:count], self._claims[index][count:]

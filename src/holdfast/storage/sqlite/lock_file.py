@@ -18,8 +18,12 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from holdfast.domain import errors
+from holdfast.storage.notifications import WORKER_TOPIC
 
 _SLOTS = 4096
+_SHARED_SLOTS = 3840
+"""How many of them, the first, are for all topics but those of workers. A batch of settlements changes hundreds of
+these: a worker that shared one would renew all of its leases, as if a cancel had been requested."""
 _WAKE_BYTE = _SLOTS * 8
 _AWAITED_SLOT = _SLOTS + 1
 """Until when others let a process pass that has waited for long, in nanoseconds of the machine's monotonic clock."""
@@ -102,7 +106,8 @@ class LockFile:
         """Increment the counters of *topics* and wake every process that watches the file. Requires the lock."""
         slots, crc32 = self._slots, zlib.crc32
         for topic in topics:
-            slot = crc32(topic.encode()) % _SLOTS  # as `_slot`, without a call
+            # As `_slot`, without a call for most topics.
+            slot = _slot(topic) if topic[0] == "w" else crc32(topic.encode()) % _SHARED_SLOTS
             slots[slot] = (slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
         os.pwrite(self._descriptor, b"\1", _WAKE_BYTE)
 
@@ -185,7 +190,10 @@ def _mapped(path: str) -> mmap.mmap:
 
 
 def _slot(topic: str) -> int:
-    return zlib.crc32(topic.encode()) % _SLOTS
+    hashed = zlib.crc32(topic.encode())
+    if topic.startswith(WORKER_TOPIC):
+        return _SHARED_SLOTS + hashed % (_SLOTS - _SHARED_SLOTS)
+    return hashed % _SHARED_SLOTS
 
 
 class _LockThread:

@@ -268,14 +268,15 @@ class SqliteTransaction(SqlTransaction):
             ]
             await self._write_gated_claims(values, len(rows))
             return
-        seqs = [row[1] for row in rows]
-        if len(rows) > 1 and rows[0][-2] is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
-            values |= {"first": seqs[0], "last": seqs[-1], "holder": rows[0][-2]}
-            name: QueryName = "job_claim_range_plain" if claimed.are_usual else "job_claim_range"
-            await self._change(name, values, len(rows))
-            return
-        values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
-        await self._write_claims(values, len(rows))
+        seqs, holder = [row[1] for row in rows], rows[0][-2] if len(rows) > 1 else None
+        if holder is not None and seqs == list(range(seqs[0], seqs[0] + len(rows))):
+            values |= {"first": seqs[0], "last": seqs[-1], "holder": holder}
+            await self._change("job_claim_range_plain" if claimed.are_usual else "job_claim_range", values, len(rows))
+        elif holder is not None and claimed.are_usual:
+            await self._change("job_claim_list_plain", {**values, "seqs": seqs, "holder": holder}, len(rows))
+        else:
+            values["indexes"], values["counted"] = dict(zip(seqs, range(len(seqs)), strict=True)), 0
+            await self._write_claims(values, len(rows))
 
     def finish_held(
         self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]
@@ -374,13 +375,14 @@ class SqliteTransaction(SqlTransaction):
         values: dict[str, Any] = {"priority": priority, "event_count": event_count, "gated": gated, **held}
         lowest, highest, different = min(results), max(results), set(results.values())
         name: QueryName = "job_done_each"
+        are_usual = type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual()
         if len(different) > 1:
             values["results"] = results
-        elif highest - lowest < len(results) and type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual():
+        elif are_usual and highest - lowest < len(results):
             name = "job_done_range_plain"
             values |= {"first": lowest, "last": highest, "result": different.pop()}
         else:
-            name = "job_done_same"
+            name = "job_done_list_plain" if are_usual else "job_done_same"
             values |= {"seqs": list(results), "result": different.pop()}
         await self.query("savepoint")
         [[changed]] = await self.query(name, values)

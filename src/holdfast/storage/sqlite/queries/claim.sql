@@ -122,6 +122,16 @@ update holdfast_job
        unacknowledged = case when seq - :first < :acknowledged then 0 else unacknowledged + 1 end
  where seq between :first and :last and +state = {ready} and rare_state is null;
 
+-- name: job_claim_list_plain
+-- As job_claim_range_plain, for any numbers, in the order of the claim.
+update holdfast_job
+   set state = {running}, epoch = epoch + 1, attempt = attempt + 1, claim_index = p.key, holder = :holder,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms, phase = null,
+       percent = null, extra = nullif(json_remove(extra, '$.outcome', '$.settle_digest'), '{}'),
+       unacknowledged = case when p.key < :acknowledged then 0 else unacknowledged + 1 end
+  from json_each(:seqs) p
+ where seq = p.value and +state = {ready} and rare_state is null;
+
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row

@@ -96,6 +96,15 @@ update holdfast_job
    and lease_until_ms > :lease_now and priority = :priority and event_count = 0 and phase is null and percent is null
    and cancel_requested = 0 and awaited = 0 and rare_state is null and extra is null;
 
+-- name: job_done_list_plain
+-- As job_done_range_plain, for any numbers.
+update holdfast_job
+   set state = {done}, result = :result, event_count = 1, finished_at_ms = :now, lease_until_ms = null,
+       unacknowledged = 0
+ where seq in (select value from json_each(:seqs)) and +state = {running} and epoch = :epoch and lease_token = :token
+   and lease_until_ms > :lease_now and priority = :priority and event_count = 0 and phase is null and percent is null
+   and cancel_requested = 0 and awaited = 0 and rare_state is null and extra is null;
+
 -- name: job_done_same
 -- As job_done_each, with the same result for all.
 update holdfast_job
