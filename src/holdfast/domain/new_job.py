@@ -296,6 +296,8 @@ def _check(
 
 def check_callback(new: JobLike, field: str) -> CheckedJob:
     """Return the job that runs after another, validated; its id and tenant follow from the other."""
+    if not isinstance(new, NewJob | Mapping):
+        raise errors.InvalidInput(field, f"must be a NewJob or a dict, not {type(new).__name__}")
     try:
         if other := sorted(parts_of(new)[2].keys() - {*PUBLISHED, "headers"}):
             raise errors.InvalidInput(other[0], "is not an option of a callback")
