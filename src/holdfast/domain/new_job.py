@@ -296,14 +296,12 @@ def _check(
 
 def check_callback(new: JobLike, field: str) -> CheckedJob:
     """Return the job that runs after another, validated; its id and tenant follow from the other."""
-    if not isinstance(new, NewJob | Mapping):
-        raise errors.InvalidInput(field, f"must be a NewJob or a dict, not {type(new).__name__}")
     try:
         if other := sorted(parts_of(new)[2].keys() - {*PUBLISHED, "headers"}):
             raise errors.InvalidInput(other[0], "is not an option of a callback")
         return check_job(new, fresh_id="")
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{field}.{error.field}".removesuffix(".job"), error.problem) from None
 
 
 def _identity_of(on_end: CheckedJob | None) -> tuple[JobSettings, str] | None:
