@@ -383,7 +383,7 @@ class TestOnEnd:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("on_end", "field"), [({}, "on_end.kind"), ({"kind": "a", "job_id": "x"}, "on_end.job_id"), (3, "on_end.job")]
+        ("on_end", "field"), [({}, "on_end.kind"), ({"kind": "a", "job_id": "x"}, "on_end.job_id"), (3, "on_end")]
     )
     def test_bad_callbacks_are_refused(self, queue: Queue, on_end: Any, field: str) -> None:
         with refused(queue, field):

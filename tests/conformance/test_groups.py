@@ -45,6 +45,13 @@ def existing(queue: Queue, *ids: str) -> list[str]:
     return [one for one in ids if one in found]
 
 
+def fill(queue: Queue, lanes: list[str]) -> None:
+    """Make a group with a member in each of these lanes."""
+    with queue.group("g") as group:
+        for lane in lanes:
+            group.enqueue("page", lane=lane)
+
+
 class TestEnds:
     def test_another_look_at_a_group_that_has_ended_changes_nothing(self, queue: Queue, clock: ManualClock) -> None:
         [job_id] = make(queue, 1)
@@ -171,11 +178,8 @@ class TestMembers:
 
     def test_a_refused_member_refuses_all(self, queue: Queue) -> None:
         queue.lanes.set("late", state="draining")
-        group = queue.group("g")
-        group.enqueue("page")
-        group.enqueue("page", lane="late")
-        with pytest.raises(LaneDraining), group:
-            pass
+        with pytest.raises(LaneDraining):
+            fill(queue, ["default", "late"])
         assert queue.counts() == {}
         assert queue.groups.list() == []
 
@@ -395,6 +399,7 @@ class TestRefusals:
             ({"name": "x" * 121}, "name"),
             ({"tenant": ""}, "tenant"),
             ({"on_end": {"payload": 1}}, "on_end.kind"),
+            ({"on_end": "end"}, "on_end"),
             ({"on_end": {"kind": "end", "after": ["a"]}}, "on_end.after"),
             ({"on_success": {"kind": "end", "job_id": "x"}}, "on_success.job_id"),
             ({"on_first_failure": {"kind": "end", "priority": "x"}}, "on_first_failure.priority"),
@@ -417,11 +422,21 @@ class TestRefusals:
 
     @pytest.mark.validation
     def test_a_block_has_at_most_10_000_members(self, queue: Queue) -> None:
-        group = queue.group("g")
-        for _ in range(10_000):
-            group.enqueue("page")
         with pytest.raises(InvalidInput, match="10000"):
+            fill(queue, ["default"] * 10_001)
+
+    @pytest.mark.validation
+    def test_members_are_refused_outside_the_block_that_would_store_them(self, queue: Queue) -> None:
+        group = queue.group("g")
+        with pytest.raises(Conflict, match="within 'with'"):
             group.enqueue("page")
+
+    def test_a_block_is_not_entered_twice(self, queue: Queue) -> None:
+        with queue.group("g", seal=False) as group:
+            group.enqueue("page")
+        with pytest.raises(Conflict, match="open another one"), group:
+            raise AssertionError
+        assert queue.counts() == {"ready": 1}
 
 
 def test_members_that_end_together_end_their_group_once(durable_harness: Harness) -> None:

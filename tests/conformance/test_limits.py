@@ -58,6 +58,17 @@ class TestConcurrency:
         finish(queue, [claim for claim in claims if claim.job.tenant == "a"])
         assert tenants(queue.claim_many(limit=20)) == {"a": 2}
 
+    @pytest.mark.parametrize("limit", [{"concurrency": 3}, {"rate": 3, "per": 3600}], ids=str)
+    def test_jobs_of_several_kinds_that_are_claimed_together_share_the_room_of_their_key(
+        self, queue: Queue, limit: dict[str, int]
+    ) -> None:
+        queue.limits.set("llm", kinds=["call", "embed"], **limit)  # type: ignore[arg-type]
+        for _ in range(2):
+            queue.enqueue_many([NewJob("call"), NewJob("embed")])
+            queue.claim_many(limit=10)
+
+        assert queue.counts() == {"running": 3, "parked": 1}
+
     def test_jobs_of_several_kinds_that_are_claimed_together_count_at_their_own_keys(self, queue: Queue) -> None:
         queue.limits.set("llm", kinds=["call", "embed"], key="tenant", concurrency=1)
         enqueue(queue, 1, tenant="a")

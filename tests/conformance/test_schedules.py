@@ -472,7 +472,11 @@ def test_a_zone_that_this_process_does_not_know_is_fired_by_the_stored_ticks(
 
     assert len(fired(queue)) == 32
     assert queue.schedules.get("a").next_at is None
+
     monkeypatch.undo()
+    noon.advance(60)
+    assert len(fired(queue)) == 33
+    assert queue.schedules.get("a").next_at is not None
 
 
 def _unknown(name: str, field: str = "zone") -> Any:

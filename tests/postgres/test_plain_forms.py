@@ -51,8 +51,7 @@ RENAMING = (
        on conflict (token, worker) do update
           set until_ms = least(l.until_ms, excluded.until_ms), seqs = l.seqs || excluded.seqs""",
     """with renamed as (delete from {0}.permit where token = %(token)s returning *)
-       insert into {0}.permit as p (token, worker, gate, seqs) select %(renamed)s, worker, gate, seqs from renamed
-       on conflict (token, worker, gate) do update set seqs = p.seqs || excluded.seqs""",
+       insert into {0}.permit (token, worker, gate, seqs) select %(renamed)s, worker, gate, seqs from renamed""",
 )
 
 

@@ -134,6 +134,34 @@ def test_a_follow_up_by_name_with_a_payload_that_does_not_fit_fails_its_job(queu
     )
 
 
+def test_callbacks_by_name_are_jobs_of_their_task(queue: Queue) -> None:
+    declare(queue, lane="documents", max_attempts=2)
+    callback: Any = {"kind": "doc.chunk", "payload": {"document": "a"}}
+
+    queue.enqueue("other", on_end=callback)
+    queue.enqueue_many([NewJob("other", on_end=NewJob(**callback)), NewJob(**callback, on_end=callback)])
+    with queue.group("g", on_end=callback):
+        pass
+    drain(queue)
+
+    jobs = queue.jobs(kind="doc.chunk").jobs
+    assert len(jobs) == 5
+    assert {(job.lane, job.max_attempts) for job in jobs} == {("documents", 2)}
+
+
+@pytest.mark.parametrize(
+    ("callback", "field"),
+    [({"kind": "doc.chunk"}, ".payload.document"), ({"payload": 1}, ".kind"), ("doc.chunk", "")],
+)
+def test_a_callback_that_does_not_fit_is_refused_by_its_name(queue: Queue, callback: Any, field: str) -> None:
+    declare(queue)
+
+    with refused(queue, f"on_end{field}"):
+        queue.enqueue("other", on_end=callback)
+    with refused(queue, f"on_success{field}"):
+        queue.group("g", on_success=callback)
+
+
 def test_a_message_by_name_joins_its_session_as_the_session_task_says(queue: Queue) -> None:
     @queue.session_task("chat.message", lane="chats", join=True)
     def answer(context: SessionContext[dict[str, str]], messages: list[dict[str, str]]) -> None: ...

@@ -19,14 +19,11 @@ class Callback(NamedTuple):
 
 def check_callback(new: new_job.JobLike, field: str) -> Callback:
     """Return a callback in stored form, or raise `InvalidInput`, which names the option below *field*."""
-    try:
-        kind, _, options = new_job.parts_of(new)
-    except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+    checked = new_job.check_callback(new, field)
+    kind, _, options = new_job.parts_of(new)
     given = {option: value for option, value in options.items() if value is not None}
     if isinstance(given.get("deadline"), datetime):
         raise errors.InvalidInput(f"{field}.deadline", "must be a number of seconds, counted from its enqueue")
-    checked = new_job.check_callback(new, field)
     return Callback(kind, checked.payload_json, stored_options(given))
 
 

@@ -100,7 +100,7 @@ def _without_last_day(text: str) -> tuple[str, bool]:
 
 
 def _values(text: str, spec: tuple[str, int, int, dict[str, int]], field: str) -> frozenset[int]:
-    name, low, high, names = spec
+    _, low, high, names = spec
     found: set[int] = set()
     for part in text.split(","):
         span, _, step_text = part.partition("/")
@@ -115,11 +115,17 @@ def _values(text: str, spec: tuple[str, int, int, dict[str, int]], field: str) -
                 if "/" in part and "-" not in span:
                     last = high
         except ValueError:
-            raise errors.InvalidInput(field, f"{part!r} is no valid {name}") from None
+            raise _invalid(part, spec, field) from None
         if step < 1 or not low <= first <= last <= high or not part.replace("/", "").isascii():
-            raise errors.InvalidInput(field, f"{part!r} is no valid {name}; values are from {low} to {high}")
+            raise _invalid(part, spec, field)
         found.update(range(first, last + 1, step))
     return frozenset(found)
+
+
+def _invalid(part: str, spec: tuple[str, int, int, dict[str, int]], field: str) -> errors.InvalidInput:
+    name, low, high, names = spec
+    named = f", or {next(iter(names))} to {next(reversed(names))}" if names else ""
+    return errors.InvalidInput(field, f"{part!r} is no valid {name}; values are from {low} to {high}{named}")
 
 
 @lru_cache(1_024)

@@ -301,7 +301,7 @@ def check_callback(new: JobLike, field: str) -> CheckedJob:
             raise errors.InvalidInput(other[0], "is not an option of a callback")
         return check_job(new, fresh_id="")
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{field}.{error.field}".removesuffix(".job"), error.problem) from None
 
 
 def _identity_of(on_end: CheckedJob | None) -> tuple[JobSettings, str] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from holdfast.domain import cron, errors, limits, schedules, validation
 from holdfast.domain.clock import Now
@@ -10,6 +11,9 @@ from holdfast.operations import enqueue
 from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.flow_contract import Wake
+
+_UNKNOWN_MS: Final = 60_000
+"""When a schedule is looked at again whose next tick is not known."""
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
@@ -164,10 +168,11 @@ async def fire(tx: StoreTransaction, wakes: Sequence[Wake], now: Now) -> list[Wa
         wake = by_number.pop(stored.number)
         after = await _fire_one(tx, stored, now)
         await tx.write_schedule(after)
-        if after.next_at_ms is None:
-            await tx.delete_wakes([wake.wake])
-        else:
-            await tx.move_wakes([wake.wake], after.next_at_ms)
+        next_at_ms = after.next_at_ms
+        if next_at_ms is None:
+            # This process has no time zone data, and no tick is left that another one has computed.
+            next_at_ms = now.wall_ms + _UNKNOWN_MS
+        await tx.move_wakes([wake.wake], next_at_ms)
     # Another transaction changes these, and their wake rows with them.
     return list(by_number.values())
 

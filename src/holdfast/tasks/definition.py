@@ -10,7 +10,7 @@ import inspect
 import logging
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, reduce
 from operator import or_
 from threading import Lock
@@ -210,12 +210,25 @@ class TaskTable:
         return f"; declared kinds: {kinds}{', …' if len(self.by_kind) > _KINDS_SHOWN else ''}" if kinds else ""
 
     def complete(self, new: new_job.JobLike) -> new_job.JobLike:
-        """Return *new* with the options of its kind's task, if any, and its payload checked."""
+        """Return *new*, and its `on_end`, with the options of its kind's task, if any, and its payload checked."""
         if not self.by_kind:
             return new
         kind, payload, options = new_job.parts_of(new)
+        callback = options.get("on_end")
+        if callback is not None:
+            options = {**options, "on_end": self.complete_callback(callback, "on_end")}
+            new = new_job.NewJob(kind, payload, **options)
         task = self.by_kind.get(kind) if isinstance(kind, str) else None
         return new if task is None else task.complete(payload, options)
+
+    def complete_callback(self, new: new_job.JobLike, field: str) -> new_job.JobLike:
+        """As `complete`, for a job that runs after others; errors name what is wrong below *field*."""
+        if not isinstance(new, new_job.NewJob | Mapping):
+            return new  # refused with the other options
+        try:
+            return self.complete(new)
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
 
     def decode_result(self, job: Job) -> Any:
         """Return the result of *job*, decoded by the return annotation of its task, if any."""

@@ -35,7 +35,8 @@ class AsyncGroupBlock(AsyncNamespace):
     def __init__(self, queue: AsyncJobMethods, call: GroupCall) -> None:
         super().__init__(queue)
         self._call = call
-        self._members: list[CheckedJob] | None = []
+        self._members: list[CheckedJob] | None = None
+        self._entered = False
         self._bytes = 0
 
     def enqueue(
@@ -56,7 +57,7 @@ class AsyncGroupBlock(AsyncNamespace):
         member, with its own id.
         """
         if self._members is None:
-            raise errors.Conflict(f"the block of group {self._call.name!r} has ended; open another one")
+            raise self._outside()
         if len(self._members) >= limits.ENQUEUE_MANY_MAX:
             problem = f"would be more than {limits.ENQUEUE_MANY_MAX} in one block; use several with seal=False"
             raise errors.InvalidInput("members", problem)
@@ -87,7 +88,17 @@ class AsyncGroupBlock(AsyncNamespace):
             group_call = self._call._replace(callbacks=encoded)
             _, call.answer = await runner.write(group_operations.add_members, group_call, call.jobs)
 
+    def _outside(self) -> errors.Conflict:
+        if self._entered:
+            return errors.Conflict(f"the block of group {self._call.name!r} has ended; open another one")
+        return errors.Conflict(
+            f"the members of group {self._call.name!r} are stored at the end of a block: call enqueue within 'with'"
+        )
+
     async def __aenter__(self) -> AsyncGroupBlock:
+        if self._entered:
+            raise self._outside()
+        self._entered, self._members = True, []
         return self
 
     async def __aexit__(
@@ -109,7 +120,9 @@ def new_block(
 ) -> AsyncGroupBlock:
     """Return the block of a group, with its options checked."""
     called = {
-        event: callbacks.check_callback(tasks.complete(new), event) for event, new in given.items() if new is not None
+        event: callbacks.check_callback(tasks.complete_callback(new, event), event)
+        for event, new in given.items()
+        if new is not None
     }
     name, tenant = groups.check_name(name), validation.name(tenant, "tenant")
     call = GroupCall(name, tenant, called, validation.flag(seal, "seal"), ids.job_id())

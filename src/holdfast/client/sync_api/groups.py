@@ -36,7 +36,8 @@ class GroupBlock(Namespace):
     def __init__(self, queue: JobMethods, call: GroupCall) -> None:
         super().__init__(queue)
         self._call = call
-        self._members: list[CheckedJob] | None = []
+        self._members: list[CheckedJob] | None = None
+        self._entered = False
         self._bytes = 0
 
     def enqueue(
@@ -57,7 +58,7 @@ class GroupBlock(Namespace):
         member, with its own id.
         """
         if self._members is None:
-            raise errors.Conflict(f"the block of group {self._call.name!r} has ended; open another one")
+            raise self._outside()
         if len(self._members) >= limits.ENQUEUE_MANY_MAX:
             problem = f"would be more than {limits.ENQUEUE_MANY_MAX} in one block; use several with seal=False"
             raise errors.InvalidInput("members", problem)
@@ -88,7 +89,17 @@ class GroupBlock(Namespace):
             group_call = self._call._replace(callbacks=encoded)
             _, call.answer = runner.write(group_operations.add_members, group_call, call.jobs)
 
+    def _outside(self) -> errors.Conflict:
+        if self._entered:
+            return errors.Conflict(f"the block of group {self._call.name!r} has ended; open another one")
+        return errors.Conflict(
+            f"the members of group {self._call.name!r} are stored at the end of a block: call enqueue within 'with'"
+        )
+
     def __enter__(self) -> GroupBlock:
+        if self._entered:
+            raise self._outside()
+        self._entered, self._members = True, []
         return self
 
     def __exit__(
@@ -110,7 +121,9 @@ def new_block(
 ) -> GroupBlock:
     """Return the block of a group, with its options checked."""
     called = {
-        event: callbacks.check_callback(tasks.complete(new), event) for event, new in given.items() if new is not None
+        event: callbacks.check_callback(tasks.complete_callback(new, event), event)
+        for event, new in given.items()
+        if new is not None
     }
     name, tenant = groups.check_name(name), validation.name(tenant, "tenant")
     call = GroupCall(name, tenant, called, validation.flag(seal, "seal"), ids.job_id())

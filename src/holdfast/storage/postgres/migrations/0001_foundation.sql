@@ -664,19 +664,20 @@ create table holdfast.lease (
 );
 create index lease_until on holdfast.lease (until_ms);
 
--- The jobs of each claim that a gate counts while they run under it. The row is deleted with that of the claim.
+-- The jobs of each claim that a gate counts while they run under it. The rows are deleted with that of the claim. Several may
+-- name the same claim and gate, and even the same job: the check that there is none takes longer than counting them.
 create table holdfast.permit (
     gate   bigint not null,
     token  text collate "C" not null,
     worker text collate "C" not null,
-    seqs   bigint[] not null,
-    primary key (token, worker, gate)
+    seqs   bigint[] not null
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
 create index permit_gate on holdfast.permit (gate);
+create index permit_token on holdfast.permit (token);
 
 -- Finished jobs by state and finish time, for lists and retention: one row for those that a transaction has finished,
 -- with their numbers and event counts. A job that was requeued has another event count or is not finished.
@@ -1176,22 +1177,11 @@ begin
     on conflict (token, worker) do update
        set until_ms = least(l.until_ms, excluded.until_ms),
            seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
-    if cardinality(gates) = 0 then
-        return true;
-    end if;
-    if not exists (select 1 from holdfast.permit p where p.token = by_token and p.worker = by_worker) then
+    if cardinality(gates) > 0 then
         insert into holdfast.permit (token, worker, gate, seqs)
         select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
          where g.gate is not null
          group by g.gate;
-    else
-        -- Another part of the claim; looking for a conflict takes longer.
-        insert into holdfast.permit as p (token, worker, gate, seqs)
-        select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
-         where g.gate is not null
-         group by g.gate
-        on conflict (token, worker, gate) do update
-           set seqs = array(select distinct u.seq from unnest(p.seqs || excluded.seqs) as u (seq));
     end if;
     return true;
 end
@@ -1250,7 +1240,7 @@ $$;
 create function holdfast.gate_running_1(of_gate bigint) returns bigint language plpgsql stable as
 $$
 begin
-    return (select count(*) from holdfast.permit p
+    return (select count(distinct u.seq) from holdfast.permit p
              cross join lateral unnest(p.seqs) as u (seq)
               join holdfast.job j on j.seq = u.seq
              where p.gate = of_gate
@@ -1264,10 +1254,13 @@ $$;
 create function holdfast.wake_gates_1(tokens text[], now_ms bigint) returns void language plpgsql volatile as
 $$
 declare
-    gates constant bigint[] := array(
-        select distinct p.gate from holdfast.permit p
-         where p.token = any (array(select distinct t.token from unnest(tokens) as t (token))));
+    distinct_tokens text[] := tokens[1:1];
+    gates bigint[];
 begin
+    if tokens[1] <> any (tokens) then
+        distinct_tokens := array(select distinct t.token from unnest(tokens) as t (token));
+    end if;
+    gates := array(select p.gate from holdfast.permit p where p.token = any (distinct_tokens));
     if cardinality(gates) = 0 then
         return;
     end if;
@@ -1511,68 +1504,73 @@ create function holdfast.pass_gates_1(
 ) returns bigint[] language plpgsql volatile as
 $$
 declare
-    missing_limits bigint[];
-    missing_keys text[];
+    -- One row for each job and limit of it: the place of the job, that of the limit, the key, and who offered the job room.
+    jobs bigint[];
+    places bigint[];
+    numbers bigint[];
+    keys text[];
+    offered bigint[];
+    is_offered boolean;
+    keys_given bigint;
+    -- One row for each of them that has a key, in the order of jobs.
+    gate_jobs bigint[];
+    gate_places bigint[];
     gates bigint[];
-    places integer[];
-    starts bigint[];
     used_until_us bigint[];
     is_closed boolean;
-    moved boolean;
     counting bigint[];
 begin
-    for attempt in 1 .. 2 loop
-        with wanted as materialized (
-            -- One row for each job and limit of it; without a key it has no gate.
-            select p.ordinal, l.place, l.number, j.gate as offered,
+    select array_agg(w.ordinal), array_agg(w.place), array_agg(w.number), array_agg(w.key), array_agg(w.offered),
+           bool_or(w.offered is not null), count(w.key)
+      into jobs, places, numbers, keys, offered, is_offered, keys_given
+      from (select p.ordinal, l.place, l.number, j.gate as offered,
                    case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
                         when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
                         else j.tags::json ->> substr(l.key_source, 5) end as key
               from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
               join holdfast.job j on j.ctid = p.place and j.seq = p.seq
               left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
-                        as l (route, number, key_source, place) on l.route = j.route
-        ), keys as materialized (
-            select w.number, w.key, min(w.place) as place, count(*) as starts, array_agg(w.ordinal) as ordinals,
-                   array_agg(w.offered) as offered
-              from wanted w where w.key is not null
-             group by w.number, w.key
-        ), locked as materialized (
-            select k.place, k.starts, k.ordinals, k.offered, g.gate, g.until_us, g.closed_until_ms
-              from keys k join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
-               for update of g skip locked
-        ), counted as (
-            -- Of several gates, the one that limits how many run counts a job, or else the first.
-            select distinct on (c.ordinal) c.ordinal, c.offered, c.gate
-              from (select u.ordinal, u.offered, l.gate, l.place
-                      from locked l cross join lateral unnest(l.ordinals, l.offered) as u (ordinal, offered)
-                    union all
-                    select w.ordinal, w.offered, null, null from wanted w where w.key is null) c
-             order by c.ordinal, c.gate is null, concurrencies[c.place] is null, c.place
-        )
-        select (select array_agg(k.number) from keys k where (select count(*) from locked) < (select count(*) from keys)),
-               (select array_agg(k.key) from keys k where (select count(*) from locked) < (select count(*) from keys)),
-               array_agg(l.gate), array_agg(l.place), array_agg(l.starts), array_agg(l.until_us), bool_or(l.closed_until_ms > 0),
-               (select bool_or(c.offered is not null and c.offered is distinct from c.gate) from counted c),
-               (select array_agg(c.gate order by c.ordinal) from counted c)
-          into missing_limits, missing_keys, gates, places, starts, used_until_us, is_closed, moved, counting
-          from locked l;
-        exit when missing_keys is null;
+                        as l (route, number, key_source, place) on l.route = j.route) w;
+    for attempt in 1 .. 2 loop
+        -- A gate that several jobs share is found and locked for each; grouping them takes as long.
+        select array_agg(l.job), array_agg(l.place), array_agg(l.gate), array_agg(l.until_us), bool_or(l.closed_until_ms > 0)
+          into gate_jobs, gate_places, gates, used_until_us, is_closed
+          from (select k.job, k.place, g.gate, g.until_us, g.closed_until_ms
+                  from unnest(jobs, places, numbers, keys) as k (job, place, number, key)
+                  join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
+                 order by k.job
+                   for update of g skip locked) l;
+        exit when coalesce(cardinality(gates), 0) = keys_given;
         if attempt = 2 then
             return null;
         end if;
         insert into holdfast.gate (flow_limit, key)
-        select k.number, k.key from unnest(missing_limits, missing_keys) as k (number, key)
-         where not exists (select 1 from holdfast.gate g where g.flow_limit = k.number and g.key = k.key)
+        select distinct k.number, k.key from unnest(numbers, keys) as k (number, key)
+         where k.key is not null and not exists (select 1 from holdfast.gate g where g.flow_limit = k.number and g.key = k.key)
          order by 1, 2
         on conflict (flow_limit, key) do nothing;
         perform holdfast.lock_gates_1(
-            array(select g.gate from unnest(missing_limits, missing_keys) as k (number, key)
+            array(select distinct g.gate from unnest(numbers, keys) as k (number, key)
                     join holdfast.gate g on g.flow_limit = k.number and g.key = k.key), 200);
     end loop;
-    -- Permits are counted by a statement of its own, which sees what those have committed who held the locks before.
-    if is_closed or moved or exists (
-        select 1 from unnest(gates, places, starts, used_until_us) as s (gate, place, starts, until_us)
+    counting := gates;
+    if keys_given < cardinality(jobs) or cardinality(jobs) > cardinality(picked) then
+        -- Of several gates, the one that limits how many run counts a job, or else the first.
+        select array_agg(c.gate order by c.job) into counting
+          from (select distinct on (f.job) f.job, f.gate
+                  from (select g.job, g.place, g.gate from unnest(gate_jobs, gate_places, gates) as g (job, place, gate)
+                        union all
+                        select k.job, null, null from unnest(jobs) as k (job)) f
+                 order by f.job, f.gate is null, concurrencies[f.place] is null, f.place) c;
+    end if;
+    if is_closed
+       or is_offered and exists (select 1 from unnest(jobs, offered) as o (job, gate)
+                                  where o.gate is not null and o.gate is distinct from counting[o.job])
+       -- Permits are counted by a statement of its own, which sees what those have committed who held the locks before.
+       or exists (
+        select 1 from (select g.gate, min(g.place) as place, count(*) as starts, max(g.until_us) as until_us
+                         from unnest(gates, gate_places, used_until_us) as g (gate, place, until_us)
+                        group by g.gate) s
          where case when concurrencies[s.place] is not null
                      and concurrencies[s.place] < s.starts
                          + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
@@ -1582,9 +1580,10 @@ begin
         return null;
     end if;
     if cardinality(array_remove(start_costs_us, null)) > 0 then
-        update holdfast.gate g set until_us = greatest(g.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place]
-          from unnest(gates, places, starts) as s (gate, place, starts)
-         where g.gate = s.gate and start_costs_us[s.place] is not null;
+        update holdfast.gate g set until_us = greatest(g.until_us, now_ms * 1000) + s.costs_us
+          from (select s.gate, sum(start_costs_us[s.place])::bigint as costs_us from unnest(gates, gate_places) as s (gate, place)
+                 group by s.gate) s
+         where g.gate = s.gate and s.costs_us is not null;
     end if;
     return counting;
 end

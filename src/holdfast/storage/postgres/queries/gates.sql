@@ -227,12 +227,10 @@ with changed as (
  returning j.seq, j.state, j.gate, j.lease_token, j.worker
 ),
 counted as (
-    insert into holdfast.permit as p (token, worker, gate, seqs)
+    insert into holdfast.permit (token, worker, gate, seqs)
     select c.lease_token, c.worker, c.gate, array_agg(c.seq) from changed c
      where c.state = 'running' and c.gate is not null
      group by c.lease_token, c.worker, c.gate
-    on conflict (token, worker, gate) do update
-       set seqs = array(select distinct u.seq from unnest(p.seqs || excluded.seqs) as u (seq))
 )
 select holdfast.place_1(array(select seq from changed));
 
