@@ -77,10 +77,8 @@ def without_plain_forms() -> Iterator[None]:
 
 def compare(history: list[tuple[Any, ...]]) -> None:
     """Run a history on both stores and compare them after each step."""
-    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
-        pair = PairOfFiles(Path(folder))
+    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder, PairOfFiles(Path(folder)) as pair:
         pair.compare(history)
-        pair.close()
 
 
 @pytest.mark.slow("dozens of random histories run on two stores")

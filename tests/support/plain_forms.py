@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, Self
 
 from hypothesis import strategies as st
 
@@ -46,7 +46,14 @@ class Pair(ABC):
     def contents_of(self, index: int) -> dict[str, list[Any]]:
         """Return all rows of a store, with numbers of jobs in place of ids."""
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: object, *_: object) -> None:
+        self.close(failed=error_type is not None)
+
+    def close(self, *, failed: bool) -> None:
+        """Close both queues; if the comparison has *failed*, their stores serve no other."""
         for queue in self.queues:
             queue.close()
 
