@@ -310,10 +310,14 @@ def test_a_thousand_waiters_cost_a_few_statements_a_second(served: Server) -> No
         ]
         notifier = state_of(served.queue).store.notifier
         wait_until(lambda: len(notifier.topics()) >= 1_000)
-        time.sleep(0.5)
-        before, since = len(seen), time.monotonic()
-        time.sleep(5)
-        asked, seconds = Counter(seen[before:]), time.monotonic() - since
+        for _ in range(3):
+            time.sleep(0.5)
+            before, since = len(seen), time.monotonic()
+            time.sleep(5)
+            asked, seconds = Counter(seen[before:]), time.monotonic() - since
+            # Once a minute the server also deletes what is old, which no waiter costs.
+            if "kept_keys_delete" not in asked:
+                break
         before = seen.count("jobs_finished")
         served.queue.admin.cancel_many(ids)
         for connection in waiting:
