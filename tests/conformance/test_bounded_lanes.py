@@ -44,9 +44,14 @@ def test_a_call_is_stored_as_a_whole_or_not_at_all(queue: Queue) -> None:
     with pytest.raises(QueueFull, match=r"^jobs\[5\]") as refusal:
         fill(queue, 6)
     assert (refusal.value.lane, refusal.value.limit) == ("l", 5)
-    with pytest.raises(QueueFull), queue.group("g") as group:
-        for _ in range(6):
-            group.enqueue("k0", lane="l")
+
+    def add_members() -> None:
+        with queue.group("g") as group:
+            for _ in range(6):
+                group.enqueue("k0", lane="l")
+
+    with pytest.raises(QueueFull):
+        add_members()
     assert queue.counts() == {}
     fill(queue, 5)
 

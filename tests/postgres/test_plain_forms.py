@@ -29,8 +29,8 @@ TABLES = {
     "ready_job": "seq, due_at_ms, route, priority, has_open, tenant, fair_key, affinity",
     # A plain form that is refused may have numbered a gate that it did not keep.
     "open_job o left join {0}.gate g on g.gate = o.gate": "seq, due_at_ms, deadline_at_ms, predecessor, session,"
-    " enqueue_seq, flow_limit, key, route, priority, epoch, suspect, state, tenant, fair_key, dedupe_key, dedupe_kind,"
-    " worker, incarnation",
+    " enqueue_seq, flow_limit, key, route, priority, epoch, suspect, state, tenant, fair_key, dedupe_key,"
+    " dedupe_kind, worker, incarnation",
     "ended, unnest(seqs, event_counts) as u (seq, event_count)": "state, finished_at_ms, seq, event_count",
     "event, unnest(job_ids) as u (job_id)": "job_id, number, name, at_ms, route, tenant, tags, state, attempt, epoch,"
     " worker, due_at_ms",
