@@ -2172,7 +2172,8 @@ select exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.ch
 $$;
 
 -- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
--- that others wait for are left out. The rows of the list are read in order, up to the last job that is returned.
+-- that others wait for are left out; few have edges, and only of those more is read. The rows of the list are read in
+-- order, up to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
 ) returns table (finished_at_ms bigint, seq bigint) language plpgsql volatile
@@ -2190,7 +2191,8 @@ begin
          where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
            and (e.finished_at_ms, u.seq) > (finished_after, after)
            and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-           and not holdfast.is_needed_1(j.seq)
+           and ((select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
+                or not holdfast.is_needed_1(j.seq))
          order by e.finished_at_ms, u.seq
          limit maximum
            for update of j skip locked);
@@ -2198,7 +2200,8 @@ begin
     return query
     select j.finished_at_ms, j.seq from unnest(locked) with ordinality as u (seq, place)
       join holdfast.job j on j.seq = u.seq
-     where not holdfast.is_needed_1(j.seq)
+     where (select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
+        or not holdfast.is_needed_1(j.seq)
      order by u.place;
 end
 $$;
