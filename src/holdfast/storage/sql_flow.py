@@ -40,14 +40,14 @@ class SqlFlow(SqlQueries):
         """Delete all wake rows of one target."""
         await self.query("wake_of_target", {"target": target, "number": number})
 
-    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int], now: Now) -> None:
-        """Append wake rows."""
+    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int]) -> None:
+        """Append wake rows that ask to look at once."""
         if numbers:
-            await self.query("wakes_insert", {"target": target, "numbers": list(numbers), "now": now.wall_ms})
+            await self.query("wakes_insert", {"target": target, "numbers": list(numbers)})
 
-    async def wake_awaited(self, seqs: Sequence[int], now: Now) -> None:
+    async def wake_awaited(self, seqs: Sequence[int]) -> None:
         """Append wake rows of jobs that others wait for."""
-        await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
+        await self.query("wake_awaited", {"seqs": list(seqs)})
 
     async def late_lanes(self) -> set[str]:
         """Return the lanes that are late."""

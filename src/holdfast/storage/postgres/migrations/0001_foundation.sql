@@ -163,7 +163,8 @@ create table holdfast.webhook_job (
     url    text not null
 );
 
--- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+-- What waits for a time or for another row: look at this target once the time has passed, or at once if it is 0, also
+-- when the clock is set back. Claims fold these rows.
 create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
@@ -174,7 +175,7 @@ create table holdfast.wake (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
-create index wake_at on holdfast.wake (at_ms);
+create index wake_at on holdfast.wake (at_ms, wake);
 create index wake_target on holdfast.wake (target, number);
 
 -- Schedules. Each that is not paused has one wake row, at its next tick. Options and the next ticks are JSON.
@@ -1251,7 +1252,7 @@ $$;
 -- Append wake rows of the gates of claims of which jobs have ended, where others are parked or that were closed. The shared
 -- lock, held until the commit, tells a transaction that parks jobs that some are ending (`gates_ending_1`). If it has to
 -- wait for one, the next statement sees what was parked.
-create function holdfast.wake_gates_1(tokens text[], now_ms bigint) returns void language plpgsql volatile as
+create function holdfast.wake_gates_1(tokens text[]) returns void language plpgsql volatile as
 $$
 declare
     distinct_tokens text[] := tokens[1:1];
@@ -1271,7 +1272,7 @@ begin
         return;
     end if;
     insert into holdfast.wake (at_ms, target, number)
-    select now_ms, 'gate', g.gate from holdfast.gate g
+    select 0, 'gate', g.gate from holdfast.gate g
      where g.gate = any (gates)
        and (g.closed_until_ms > 0
             or exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked'));
@@ -1374,10 +1375,10 @@ begin
             delete from holdfast.open_job o where o.seq = any (linked);
         end if;
         if awaited is not null then
-            insert into holdfast.wake (at_ms, target, number) select now_ms, 'parent', a.seq from unnest(awaited) as a (seq);
+            insert into holdfast.wake (at_ms, target, number) select 0, 'parent', a.seq from unnest(awaited) as a (seq);
         end if;
         if gated then
-            perform holdfast.wake_gates_1(tokens, now_ms);
+            perform holdfast.wake_gates_1(tokens);
         end if;
         perform holdfast.drop_leases_1(seqs, workers, tokens);
     end if;

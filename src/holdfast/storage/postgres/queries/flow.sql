@@ -347,7 +347,7 @@ select seq from holdfast.job where root = %(root)s and seq > %(after)s and finis
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s, 'parent', seq from holdfast.job where seq = any (%(seqs)s::bigint[]) and awaited = 1;
+select 0, 'parent', seq from holdfast.job where seq = any (%(seqs)s::bigint[]) and awaited = 1;
 
 -- name: wake_delete
 -- Delete wake rows that have been folded.
@@ -370,14 +370,27 @@ update holdfast.wake set at_ms = %(at_ms)s where wake = any (%(wakes)s::bigint[]
 delete from holdfast.wake where target = %(target)s and number = %(number)s;
 
 -- name: wakes_due
--- Read some wake rows that are due, earliest first, skipping locked ones.
-select wake, target, number from holdfast.wake
- where at_ms <= %(now)s
- order by at_ms, wake
- limit %(limit)s
-/* lock: for update skip locked */;
+-- Read some wake rows that ask to look at once, and some of those whose time has passed, earliest first: neither keep
+-- the others waiting. Locked ones are skipped.
+with at_once as (
+    select wake, target, number from holdfast.wake
+     where at_ms = 0
+     order by wake
+     limit %(limit)s
+    /* lock: for update skip locked */
+),
+at_a_time as (
+    select wake, target, number from holdfast.wake
+     where at_ms > 0 and at_ms <= %(now)s
+     order by at_ms, wake
+     limit %(limit)s
+    /* lock: for update skip locked */
+)
+select wake, target, number from at_once
+union all
+select wake, target, number from at_a_time;
 
 -- name: wakes_insert
--- Append wake rows.
+-- Append wake rows that ask to look at once.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);
+select 0, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);

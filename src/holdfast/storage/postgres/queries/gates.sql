@@ -274,10 +274,10 @@ select value from holdfast.meta where name = 'limits';
 -- name: wake_gates
 -- Append wake rows of the gates of jobs.
 insert into holdfast.wake (at_ms, target, number)
-select distinct %(now)s::bigint, 'gate', gate from holdfast.job
+select distinct 0, 'gate', gate from holdfast.job
  where seq = any (%(seqs)s::bigint[]) and gate is not null;
 
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s::bigint, 'gate', gate from holdfast.gate where flow_limit = %(number)s;
+select 0, 'gate', gate from holdfast.gate where flow_limit = %(number)s;

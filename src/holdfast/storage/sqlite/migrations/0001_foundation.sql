@@ -88,7 +88,8 @@ create table holdfast_webhook_job (
     url    text not null
 ) strict, without rowid;
 
--- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+-- What waits for a time or for another row: look at this target once the time has passed, or at once if it is 0, also
+-- when the clock is set back. Claims fold these rows.
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,

@@ -337,7 +337,7 @@ select seq from holdfast_job where root = :root and seq > :after and state < {do
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.
 insert into holdfast_wake (at_ms, target, number)
-select :now, 'parent', seq from holdfast_job where seq in (select value from json_each(:seqs)) and awaited = 1;
+select 0, 'parent', seq from holdfast_job where seq in (select value from json_each(:seqs)) and awaited = 1;
 
 -- name: wake_delete
 -- Delete wake rows that have been folded.
@@ -360,13 +360,16 @@ update holdfast_wake set at_ms = :at_ms where wake in (select value from json_ea
 delete from holdfast_wake where target = :target and number = :number;
 
 -- name: wakes_due
--- Read some wake rows that are due, earliest first.
-select wake, target, number from holdfast_wake
- where at_ms <= :now
- order by at_ms, wake
- limit :limit;
+-- Read some wake rows that ask to look at once, and some of those whose time has passed, earliest first: neither keep
+-- the others waiting.
+select * from (select wake, target, number from holdfast_wake where at_ms = 0 order by wake limit :limit)
+union all
+select * from (select wake, target, number from holdfast_wake
+                where at_ms > 0 and at_ms <= :now
+                order by at_ms, wake
+                limit :limit);
 
 -- name: wakes_insert
--- Append wake rows.
+-- Append wake rows that ask to look at once.
 insert into holdfast_wake (at_ms, target, number)
-select :now, :target, value from json_each(:numbers);
+select 0, :target, value from json_each(:numbers);

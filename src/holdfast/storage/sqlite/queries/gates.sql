@@ -258,7 +258,7 @@ select value from holdfast_meta where name = 'limits';
 -- Append wake rows of the gates of jobs, if a job is parked there, or the gate was closed. There is one writer: whatever is
 -- parked later sees that these jobs have left the gate. The cross joins look first whether any gate has either.
 insert into holdfast_wake (at_ms, target, number)
-select distinct :now, 'gate', g.gate
+select distinct 0, 'gate', g.gate
   from (select 1 where exists (select 1 from holdfast_job where gate is not null and rare_state = {parked})
                     or exists (select 1 from holdfast_gate where closed_until_ms > 0)) waiting
  cross join json_each(:seqs) s
@@ -270,4 +270,4 @@ select distinct :now, 'gate', g.gate
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.
 insert into holdfast_wake (at_ms, target, number)
-select :now, 'gate', gate from holdfast_gate where flow_limit = :number;
+select 0, 'gate', gate from holdfast_gate where flow_limit = :number;
