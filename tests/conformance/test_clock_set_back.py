@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Deferred, Done, Failed, Queue
+from holdfast.operations import maintenance
+from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.runners import SyncRunner
 from tests.support.clock import ManualClock
 from tests.support.job_states import claimed, start
+from tests.support.stores import store_of
 
 HOUR = 3600.0
 
@@ -14,6 +18,19 @@ HOUR = 3600.0
 def look(queue: Queue) -> None:
     """Claim nothing, which looks at what waits."""
     queue.claim_many(kinds=["none"])
+
+
+def maintain(queue: Queue) -> None:
+    """Run the periodic maintenance of a worker."""
+    while SyncRunner(store_of(queue)).write(maintenance.delete_expired):
+        pass
+
+
+def is_wake_due(queue: Queue) -> bool:
+    async def read(tx: StoreTransaction) -> bool:
+        return await tx.is_wake_due(await tx.now())
+
+    return SyncRunner(store_of(queue)).read(read)
 
 
 class TestDependencies:
@@ -77,7 +94,7 @@ class TestRelease:
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue_many([{"kind": "a"} for _ in range(3)])
-        claims = queue.claim_many(limit=3, lease=60)
+        claims = queue.claim_many(limit=3, lease=60, acknowledged=1)
         clock.shift_wall_clock(-HOUR)
         clock.advance(61)
 
@@ -122,8 +139,61 @@ class TestLimits:
         clock.advance(10)
         assert len(queue.claim_many(limit=2)) == 1
 
+    def test_jobs_parked_at_a_rate_go_on_after_maintenance(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("slow", kinds=["a"], key="tenant", rate=6, per=60, burst=2)
+        queue.enqueue_many([{"kind": "a"} for _ in range(4)])
+        maintain(queue)
+        assert len(queue.claim_many(limit=4, lease=HOUR)) == 2
+        assert queue.counts(by="state")["parked"] == 2
+        clock.shift_wall_clock(-HOUR)
+        maintain(queue)
+        look(queue)
+
+        taken = []
+        for _ in range(3):
+            clock.advance(10)
+            taken.append(len(queue.claim_many(limit=4, lease=HOUR)))
+        assert taken == [1, 1, 0]
+
+    def test_a_rate_by_weight_goes_on_after_maintenance(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("tokens", kinds=["a"], key="tenant", rate=60, per=60, weight="tokens")
+        queue.enqueue("a", {"tokens": 100})
+        queue.enqueue("a", {"tokens": 10})
+        maintain(queue)
+        assert len(queue.claim_many(limit=2, lease=HOUR)) == 1
+        clock.shift_wall_clock(-HOUR)
+        maintain(queue)
+        look(queue)
+
+        clock.advance(49)
+        assert queue.claim() is None
+        clock.advance(1)
+        assert queue.claim() is not None
+
+    def test_maintenance_after_a_clock_that_goes_on_looks_at_nothing(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("slow", kinds=["a"], key="tenant", rate=1, per=3600)
+        queue.enqueue_many([{"kind": "a"} for _ in range(2)])
+        assert len(queue.claim_many(limit=2)) == 1
+        for seconds in (1, 40, 1000):
+            maintain(queue)
+            assert not is_wake_due(queue)
+            clock.advance(seconds)
+
 
 class TestTargetAges:
+    def test_a_lane_is_looked_at_after_maintenance(self, queue: Queue, clock: ManualClock) -> None:
+        queue.lanes.set("default", target_age=600)
+        maintain(queue)
+        look(queue)
+        clock.shift_wall_clock(-HOUR)
+        maintain(queue)
+        queue.enqueue("a")
+        for _ in range(12):
+            clock.advance(60)
+            look(queue)
+
+        assert [event.name for event in queue.events() if event.name == "late"] == ["late"]
+
     def test_a_lane_that_gets_a_target_is_looked_at(self, queue: Queue, clock: ManualClock) -> None:
         queue.lanes.set("default", target_age=1)
         clock.shift_wall_clock(-HOUR)

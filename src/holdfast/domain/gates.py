@@ -255,7 +255,7 @@ def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
 def bounded(limit: LimitRow, gate: Gate, now_ms: int) -> Gate:
     """Return *gate* with a burst used up if it is more: starts do not use more, so the clock was set back.
 
-    Where weights differ, jobs may have used more.
+    Where weights differ, jobs may have used more; periodic maintenance corrects these.
     """
     most_us = now_ms * 1000 + limit.cost_us(limit.burst or 1)
     if limit.weight is not None or limit.rate is None or gate.until_us <= most_us:

@@ -14,6 +14,7 @@ from holdfast.domain.routing import RoutingTable
 from holdfast.operations import (
     admin,
     artifacts,
+    clock_changes,
     fold_dependencies,
     gates,
     groups,
@@ -77,12 +78,13 @@ async def fold_due_wakes(tx: StoreTransaction) -> bool:
 async def delete_expired(tx: StoreTransaction) -> bool:
     """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any.
 
-    Also merge a chunk of old rollups.
+    Also merge a chunk of old rollups, and look again at what waits if the clock was set back.
     """
     uploads, now = await artifacts.delete_expired_uploads(tx), await tx.now()
     keys, holders = await tx.delete_kept_keys(now, limits.CHUNK), await tx.delete_unused_holders(now)
     idle, merged = await gates.maintain(tx, now), await rollups.merge(tx, now)
-    return uploads or merged or bool(keys or holders or idle)
+    set_back = await clock_changes.follow(tx, now)
+    return uploads or merged or set_back or bool(keys or holders or idle)
 
 
 async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: clock.Now) -> bool:

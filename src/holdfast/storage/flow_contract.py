@@ -68,6 +68,18 @@ class FlowTransaction(ABC):
         """Append wake rows that ask to look at once, whatever the clock says later."""
 
     @abstractmethod
+    async def look_at_later_wakes(self, now: Now) -> None:
+        """Let claims look at once at the targets of wake rows that are not yet due, except schedules."""
+
+    @abstractmethod
+    async def noted_time(self) -> int:
+        """Return the wall clock time that was noted last."""
+
+    @abstractmethod
+    async def note_time(self, now: Now) -> None:
+        """Note the time."""
+
+    @abstractmethod
     async def wake_awaited(self, seqs: Sequence[int]) -> None:
         """Append a wake row for each of these jobs, which have ended, that others wait for."""
 

@@ -188,6 +188,10 @@ class SqlGates(SqlQueries):
         """Lock running jobs on routes that no gate counts."""
         return await self._jobs("jobs_uncounted", {"routes": list(routes), "after": after, "limit": limit})
 
+    async def shift_gates(self, number: int, above_us: int, by_us: int) -> None:
+        """Move times of the gates of a limit back."""
+        await self.query("gates_shift", {"number": number, "above_us": above_us, "by_us": by_us})
+
     async def wake_gates(self, seqs: Sequence[int]) -> None:
         """Append wake rows of the gates of jobs."""
         if seqs:

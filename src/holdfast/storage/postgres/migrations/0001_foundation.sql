@@ -23,8 +23,9 @@ begin
 end
 $$;
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the
--- position of the webhook dispatcher, and the identity of this store, to detect a connection to another one.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the wall
+-- clock time that was noted last, to detect that it was set back, the position of the webhook dispatcher, and the identity
+-- of this store, to detect a connection to another one.
 create table holdfast.meta (
     name  text collate "C" primary key,
     value text not null
@@ -35,6 +36,7 @@ insert into holdfast.meta (name, value) values
     ('routing_version', '0'),
     ('edges', '0'),
     ('limits', '0'),
+    ('noted_ms', '0'),
     ('event_horizon', '0-0'),
     ('webhook_position', '0-0 0 '),
     ('identity', gen_random_uuid()::text);

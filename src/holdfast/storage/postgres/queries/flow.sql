@@ -257,6 +257,14 @@ update holdfast.edge set ended = null
  where parent = %(seq)s and -child = any (%(numbers)s::bigint[]) and ended is not null
 returning -child;
 
+-- name: note_time
+-- Note the time of the wall clock.
+update holdfast.meta set value = %(now)s where name = 'noted_ms';
+
+-- name: noted_time
+-- Read the time of the wall clock that was noted last.
+select value from holdfast.meta where name = 'noted_ms';
+
 -- name: parents_of_job
 -- Read the jobs on which a job depends, in the given order; for a callback of a group its members.
 select j.* from holdfast.edge e cross join holdfast.job_row j
@@ -390,7 +398,19 @@ select wake, target, number from at_once
 union all
 select wake, target, number from at_a_time;
 
+-- name: wakes_hasten
+-- Look at once at what wake rows ask to look at later, except gates, which know the times of theirs, and schedules.
+update holdfast.wake set at_ms = 0
+ where wake = any (array(select wake from holdfast.wake
+                          where at_ms > %(now)s and target not in ('schedule', 'gate')
+                            for update skip locked));
+
 -- name: wakes_insert
 -- Append wake rows that ask to look at once.
 insert into holdfast.wake (at_ms, target, number)
 select 0, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);
+
+-- name: wakes_of_gates
+-- Append wake rows that ask to look at once at gates that are looked at later.
+insert into holdfast.wake (at_ms, target, number)
+select 0, 'gate', number from holdfast.wake where target = 'gate' and at_ms > %(now)s;

@@ -135,6 +135,11 @@ select g.key, g.gate, g.until_us, g.closed_until_ms,
   from json_each(:keys) p
  cross join holdfast_gate g on g.flow_limit = :number and g.key = p.value;
 
+-- name: gates_shift
+-- Move the times up to which gates of a limit are used up back, where they are late.
+update holdfast_gate set until_us = until_us - :by_us
+ where flow_limit = :number and until_us > :above_us;
+
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast_gate g
