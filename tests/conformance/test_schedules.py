@@ -204,6 +204,16 @@ class TestFiring:
         noon.shift_wall_clock(120)
         assert fired(queue) == ["2026-06-01T12:01", "2026-06-01T12:03"]
 
+    def test_a_tick_does_not_wait_for_many_jobs_to_be_looked_at(self, queue: Queue, noon: ManualClock) -> None:
+        queue.schedules.set("a", kind="report", every=60)
+        parent = queue.enqueue("first")
+        queue.settle(start(queue, parent.job), Done())
+        queue.enqueue_many([{"kind": "next", "after": [parent.id]} for _ in range(limits.CHUNK + 1)])
+        noon.advance(60)
+
+        assert len(fired(queue)) == 1
+        assert len(queue.jobs(state="dependent", limit=10)) == 1
+
     def test_jumps_of_the_clock_never_repeat_a_tick(self, queue: Queue, noon: ManualClock) -> None:
         queue.schedules.set("a", kind="report", cron="*/10 * * * *")
         ticks: list[str] = []

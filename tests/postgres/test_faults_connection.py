@@ -117,6 +117,40 @@ def test_a_plain_enqueue_of_unknown_outcome_says_so(queue: holdfast.Queue, wire:
     assert queue.enqueue("plain", {"nth": 2}).created
 
 
+def test_a_call_is_sent_again_once_if_every_answer_is_lost(queue: holdfast.Queue, wire: Wire) -> None:
+    queue.enqueue("plain", {"nth": 0})
+    sent = []
+
+    def lose() -> None:
+        sent.append(1)
+        wire.at(lose, contains=b"commit")
+        wire.drop_all()
+
+    wire.at(lose, contains=b"job_store")
+    with pytest.raises(OutcomeUnknown):
+        queue.enqueue("plain", {"nth": 1})
+    assert len(sent) == 2
+
+
+def test_an_awaited_call_is_sent_again_once_if_every_answer_is_lost(queue: holdfast.Queue, wire: Wire) -> None:
+    sent = []
+
+    def lose() -> None:
+        sent.append(1)
+        wire.at(lose, contains=b"commit")
+        wire.drop_all()
+
+    async def enqueue() -> None:
+        async with holdfast.connect_async(wire.url, schema=SCHEMA) as awaited:
+            await awaited.enqueue("plain", {"nth": 0})
+            wire.at(lose, contains=b"job_store")
+            with pytest.raises(OutcomeUnknown):
+                await awaited.enqueue("plain", {"nth": 1})
+
+    asyncio.run(enqueue())
+    assert len(sent) == 2
+
+
 def test_an_awaited_plain_enqueue_is_found_out_about_too(queue: holdfast.Queue, wire: Wire, strike: Strike) -> None:
     queue.enqueue("plain", {"nth": 0})
 

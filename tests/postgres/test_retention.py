@@ -51,3 +51,21 @@ def test_pruning_reads_each_row_of_the_list_and_of_the_log_twice_under_a_pinned_
     # To find it, and to delete it; a chunk may begin within a row.
     assert read["ended_pkey"] <= 2.2 * JOBS / BATCH
     assert read["event_pkey"] <= 2.2 * JOBS / BATCH
+
+
+def test_pruning_calls_no_function_for_jobs_on_which_none_depends(url: str, schema: str) -> None:
+    """A function with subqueries is not inlined: calling it would take longer than to find the job."""
+    with holdfast.connect(url, schema=schema) as queue:
+        queue.enqueue_many([{"kind": "mail", "job_id": f"job-{number}"} for number in range(10)])
+        queue.enqueue("mail", job_id="child", after=["job-3"], priority=-1)
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=10)])
+    with psycopg.connect(url) as connection:
+        connection.execute("set track_functions = 'all'")
+        found = connection.execute(
+            f"select id from {schema}.jobs_to_delete_1('done', 0, 0, {2**52}, 100) join {schema}.job using (seq)"
+        )
+        assert {job_id for (job_id,) in found} == {f"job-{number}" for number in range(10) if number != 3}
+        calls = connection.execute(
+            "select funcname, calls from pg_stat_xact_user_functions where schemaname = %s", [schema]
+        )
+        assert dict(calls.fetchall()) == {"is_needed_1": 1, "jobs_to_delete_1": 1}

@@ -160,7 +160,7 @@ class Model:
             # It was never acknowledged.
             if not self._end_if_barred(job):
                 job["attempt"] -= 1
-                self._return(job, job["due"], "released")
+                self._return(job, min(job["due"], self.wall_ms), "released")
             return True
         job["unacknowledged"] = 0
         self._fail(job, "lease_expired", self.wall_ms, "expired")
@@ -291,7 +291,8 @@ class Model:
         self._tell(job, state)
         for other in list(self.jobs.values()):
             if other["after"] == job["serial"] and not self._end_if_barred(other):
-                self._return(other, max(other["due"], self.wall_ms), "unblocked")
+                delayed = other["request"]["delay_ms"] > 0
+                self._return(other, max(other["due"], self.wall_ms) if delayed else self.wall_ms, "unblocked")
 
     # --- operators -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Backoff, Context, Fail, Queue, SessionContext
+from holdfast.domain import limits
 from tests.chaos.threads import wait_until
 from tests.worker.workers import running_worker
 
@@ -71,6 +72,28 @@ def test_a_job_that_fails_for_good_is_an_error_with_its_traceback(
     assert len(logged(caplog, logging.WARNING)) == 1
     assert status.ended == {"retried": 1, "failed": 1}
     assert [failure.retried for failure in status.failures] == [False, True]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_very_long_message_is_logged_as_short_as_it_is_stored(
+    queue: Queue, caplog: pytest.LogCaptureFixture, attempts: int
+) -> None:
+    @queue.task("report.make", max_attempts=attempts, backoff=Backoff(base=60, jitter=0))
+    def make() -> None:
+        raise ValueError("page " * 1_000_000)
+
+    enqueued = make.enqueue()
+    level = logging.ERROR if attempts == 1 else logging.WARNING
+    with running_worker(queue) as working:
+        wait_until(lambda: bool(logged(caplog, level)))
+        status = working.worker.status()
+    [record] = logged(caplog, level)
+    stored = queue.get(enqueued.id).failure
+    assert stored is not None
+
+    assert vars(record)["failure"] == status.failures[0].message == stored.message
+    assert len(stored.message) <= limits.FAILURE_MESSAGE_CHARS_MAX
+    assert len(logging.Formatter().format(record)) < limits.TRACEBACK_CHARS_MAX + 1_000
 
 
 def test_a_failure_that_is_permanent_is_an_error_at_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

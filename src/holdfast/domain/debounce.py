@@ -51,6 +51,9 @@ def check_debounce(options: Mapping[str, Any], key: str | None) -> Debounce | No
 def postponed(job: JobRow, debounce: Debounce, now: Now) -> JobRow:
     """Return a job that was never claimed, due later because it was enqueued again at *now*."""
     due_at_ms = now.wall_ms + debounce.pause_ms
+    if job.state == "scheduled" and job.enqueued_at_ms > now.wall_ms:
+        # The clock was set back: its due time is that much too late.
+        return job._replace(due_at_ms=due_at_ms)
     if debounce.max_wait_ms is not None:
         due_at_ms = min(due_at_ms, job.enqueued_at_ms + debounce.max_wait_ms)
     if job.state == "parked" or due_at_ms <= max(job.due_at_ms, now.wall_ms):

@@ -178,6 +178,7 @@ class Room:
     __slots__ = ("_gate", "_left_us", "_limit", "_now_ms", "_used_us", "jobs")
 
     def __init__(self, limit: LimitRow, gate: Gate, running: int, now_ms: int) -> None:
+        gate = bounded(limit, gate, now_ms)
         self._limit = limit
         self._gate = gate
         self._now_ms = now_ms
@@ -249,6 +250,17 @@ def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
     if weight > 0:
         return gate._replace(until_us=used_until_us(gate.until_us, limit.cost_us(weight), now_ms))
     return gate._replace(until_us=max(gate.until_us - limit.cost_us(-weight), 0))
+
+
+def bounded(limit: LimitRow, gate: Gate, now_ms: int) -> Gate:
+    """Return *gate* with a burst used up if it is more: starts do not use more, so the clock was set back.
+
+    Where weights differ, jobs may have used more; periodic maintenance corrects these.
+    """
+    most_us = now_ms * 1000 + limit.cost_us(limit.burst or 1)
+    if limit.weight is not None or limit.rate is None or gate.until_us <= most_us:
+        return gate
+    return gate._replace(until_us=most_us)
 
 
 PROBED: Final = 1

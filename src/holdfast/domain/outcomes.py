@@ -241,8 +241,8 @@ def _check_failed(failed: Failed) -> CheckedOutcome:
     failure = Failure(
         "permanent" if permanent else "transient",
         validation.reason(failed.reason, "reason"),
-        _shortened(failed.message, limits.FAILURE_MESSAGE_CHARS_MAX),
-        None if failed.traceback is None else _shortened(failed.traceback, limits.TRACEBACK_CHARS_MAX),
+        shortened(failed.message, limits.FAILURE_MESSAGE_CHARS_MAX),
+        None if failed.traceback is None else shortened(failed.traceback, limits.TRACEBACK_CHARS_MAX),
     )
     pause_ms = None if failed.retry_after is None else validation.duration_ms(failed.retry_after, "retry_after")
     if failed.backoff is not None and not isinstance(failed.backoff, Backoff):
@@ -262,7 +262,7 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
     return CheckedOutcome(deferred, digest, pause_ms=pause_ms, until_ms=until_ms, usage=_usage(deferred))
 
 
-def _shortened(text: str, chars_max: int) -> str:
+def shortened(text: str, chars_max: int) -> str:
     """Keep both ends of a long text: a message is most useful at its start, a traceback at its end."""
     # NUL and lone surrogates cannot be stored; replace them rather than lose the failure.
     clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -341,7 +341,9 @@ def unblock(job: JobRow, now: Now) -> Transition:
     if ended := _end_if_barred(job, job.outcome, now):
         return ended
     freed = job._replace(predecessor=None)
-    return _wait(freed, max(job.due_at_ms, now.wall_ms), job.outcome, "unblocked", now)._replace(before=job)
+    # One that was due when it was enqueued is due now, also if the clock was set back since.
+    due_at_ms = now.wall_ms if job.due_at_ms <= job.enqueued_at_ms else max(job.due_at_ms, now.wall_ms)
+    return _wait(freed, due_at_ms, job.outcome, "unblocked", now)._replace(before=job)
 
 
 def fail_dependency(job: JobRow, parent_id: str, parent_state: State, now: Now) -> Transition:
@@ -525,7 +527,8 @@ def _not_started(job: JobRow, unacknowledged: int, now: Now, event: events.Event
     if ended := _end_if_barred(job, "released", now):
         return ended
     waiting = job._replace(attempt=job.attempt - 1, unacknowledged=unacknowledged)
-    return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
+    # It was due when it was claimed; the clock may have been set back since.
+    return _wait(waiting, min(job.due_at_ms, now.wall_ms), "released", event, now)._replace(before=job)
 
 
 def _refund_attempt(job: JobRow) -> JobRow:

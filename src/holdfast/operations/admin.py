@@ -117,10 +117,10 @@ async def requeue_children(
                 kept.add(job.seq)
         returned = [job.seq for job in children if job.seq not in kept]
         await tx.reopen_edges(returned, parents)
-        await tx.add_wakes("child", returned, now)
+        await tx.add_wakes("child", returned)
         parents += returned
         if len(parents) - len(requeued) >= jobs_max:
-            await tx.add_wakes("requeue", parents, now)
+            await tx.add_wakes("requeue", parents)
             return
 
 

@@ -22,11 +22,11 @@ async def apply_transitions(
     await tx.apply(adjusted, now)
     tx.rollups.ended.extend(rollups.ended(adjusted, now))
     if routing.has_edges and (ended := [one.after.seq for one in adjusted if one.finishes]):
-        await tx.wake_awaited(ended, now)
+        await tx.wake_awaited(ended)
     if failed := [one.after for one in adjusted if one.after.state == "failed" and one.finishes]:
         await failures.record(tx, failed, now)
     if routing.has_limits:
-        await tx.wake_gates([one.after.seq for one in adjusted if transitions.leaves_gate(one)], now)
+        await tx.wake_gates([one.after.seq for one in adjusted if transitions.leaves_gate(one)])
     return await finish_transitions(tx, routing, adjusted, now)
 
 

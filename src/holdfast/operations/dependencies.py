@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from holdfast.domain import dependencies, errors, groups
-from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, job_of
 from holdfast.domain.new_job import CheckedJob
 from holdfast.operations.jobs import get_row
@@ -14,7 +13,6 @@ async def write(
     tx: StoreTransaction,
     created: Sequence[tuple[int, CheckedJob, JobRow]],
     all_jobs: Sequence[JobRow],
-    now: Now,
     field: str,
 ) -> None:
     """Store the dependencies of new jobs; *all_jobs* are those of the call, by position.
@@ -59,7 +57,7 @@ async def write(
             look.append(job.seq)
     await tx.insert_edges(edges)
     await tx.await_jobs(sorted({parent for _, parent, *_ in edges if parent in stored_here}))
-    await tx.add_wakes("child", look, now)
+    await tx.add_wakes("child", look)
 
 
 async def parents(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[Job]:

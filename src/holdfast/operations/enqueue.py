@@ -328,7 +328,7 @@ async def _write_extras(
     if keys:
         await tx.insert_limit_keys(keys)
     if any(new.dependencies is not None for _, new, _ in created):
-        await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], call.now, field)
+        await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], field)
     if any(new.on_end is not None for _, new, _ in created):
         await _write_callbacks(tx, [(new.on_end, job) for _, new, job in created if new.on_end is not None])
     for index, new, job in created:

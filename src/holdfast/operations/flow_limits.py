@@ -48,7 +48,7 @@ async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
         new = new._replace(number=await tx.insert_limit(new))
     await tx.use_limits()
     if stored is not None:
-        await tx.wake_gates_of_limit(stored.number, now)
+        await tx.wake_gates_of_limit(stored.number)
     routing = await tx.routing()
     if stored is None or new.number != stored.number or (stored.concurrency is None and new.concurrency is not None):
         await gates.count_running(tx, routing, new)
@@ -71,7 +71,7 @@ async def remove_limit(tx: StoreTransaction, name: str, actor: str) -> Limit:
     now = await tx.now()
     await tx.delete_limit(stored.number)
     await tx.use_limits()
-    await tx.wake_gates_of_limit(stored.number, now)
+    await tx.wake_gates_of_limit(stored.number)
     _notify(tx, routing, stored)
     await tx.append_audit(actor, "limits.remove", name, {}, now)
     return domain_gates.public(stored)

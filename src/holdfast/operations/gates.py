@@ -56,7 +56,7 @@ async def admit(
     await _park(tx, routing, parked, now)
     # Others may wait where a job was offered room, or waited, that it does not use.
     moved = {gate for job, used in (*admitted, *parked) if (gate := at[job.seq].gate) is not None and gate != used}
-    await tx.add_wakes("gate", sorted(moved), now)
+    await tx.add_wakes("gate", sorted(moved))
     await rooms.write(tx, {gate for _, gate in parked})
     return admitted
 
@@ -140,7 +140,7 @@ async def admit_turn(
     [(head, gate)] = admitted
     at = await tx.jobs_at_gates([entry.seq for entry in entries])
     others = {entry.seq: at[entry.seq].gate for entry in entries[1:] if at[entry.seq].gate is not None}
-    await tx.add_wakes("gate", sorted({one for one in others.values() if one is not None}), await tx.now())
+    await tx.add_wakes("gate", sorted({one for one in others.values() if one is not None}))
     return {head.seq: gate, **dict.fromkeys(others)}
 
 
@@ -174,8 +174,10 @@ async def fold(tx: StoreTransaction, routing: RoutingTable, wakes: Sequence[Wake
         gate = locked.get(number) or gates.Gate(number, 0, "", 0, 0, "{}", 0)
         limit = routing.limits.get(gate.limit)
         after = gates.reopened(gate, use.running)
-        if limit is not None and number in used:
-            after = gates.corrected(limit, after, used[number], now.wall_ms)
+        if limit is not None:
+            after = gates.bounded(limit, after, now.wall_ms)
+            if number in used:
+                after = gates.corrected(limit, after, used[number], now.wall_ms)
         if after is not gate:
             await tx.write_gate(gate := after)
         if use.has_parked:
@@ -228,7 +230,7 @@ async def _offer(
         await tx.write_gate(after)
     if len(wanted) >= limits.CHUNK:
         # A large number is offered in chunks.
-        await tx.add_wake("gate", gate.number, now.wall_ms)
+        await tx.add_wakes("gate", [gate.number])
     # Jobs that others have locked may stay as they are.
     return len(jobs) < len(wanted)
 
@@ -301,7 +303,7 @@ async def _next_in_turn(
 
 
 async def report_usage(
-    tx: StoreTransaction, routing: RoutingTable, used: Sequence[tuple[JobRow, Mapping[str, int]]], now: Now
+    tx: StoreTransaction, routing: RoutingTable, used: Sequence[tuple[JobRow, Mapping[str, int]]]
 ) -> None:
     """Record how much more than their weight jobs have used; the fold of a wake row corrects their gates."""
     at = await tx.jobs_at_gates([job.seq for job, _ in used])
@@ -313,7 +315,7 @@ async def report_usage(
             if amount is not None and key is not None and at[job.seq].gate is not None:
                 rows.append((limit.number, key, amount - limit.weight_of(job, at[job.seq].weight)))
     if rows := [row for row in rows if row[2]]:
-        await tx.add_wakes("gate", sorted(await tx.add_usages(rows)), now)
+        await tx.add_wakes("gate", sorted(await tx.add_usages(rows)))
 
 
 # --- upkeep --------------------------------------------------------------------------------------------------------
@@ -336,7 +338,7 @@ async def count_running(tx: StoreTransaction, routing: RoutingTable, limit: gate
         numbers = await tx.gate_numbers({(limit.number, key) for key in keys.values() if key is not None})
         await tx.set_gates([(numbers[limit.number, key], seq) for seq, key in keys.items() if key is not None])
         left = {gate for seq, key in keys.items() if key is not None and (gate := at[seq].gate) is not None}
-        await tx.add_wakes("gate", sorted(left), await tx.now())
+        await tx.add_wakes("gate", sorted(left))
         after = jobs[-1].seq
 
 
@@ -399,5 +401,5 @@ async def maintain(tx: StoreTransaction, now: Now) -> bool:
     idle = [gate for gate, use in uses.items() if not any(use)]
     await tx.delete_gates(idle)
     stalled = await tx.stalled_gates(limits.CHUNK)
-    await tx.add_wakes("gate", stalled, now)
+    await tx.add_wakes("gate", stalled)
     return bool(idle or stalled or counted)

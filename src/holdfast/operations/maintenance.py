@@ -28,6 +28,10 @@ from holdfast.storage.flow_contract import Wake
 
 _AGAIN_MS: Final = 100
 """When wake rows that could not be decided are folded again."""
+_NOTED_MS: Final = 30_000
+"""How often the wall clock time is noted, to detect that it was set back."""
+_STEP_MS: Final = 1_000
+"""A clock that was set back by less delays nothing for long."""
 
 
 class Pass(NamedTuple):
@@ -77,12 +81,33 @@ async def fold_due_wakes(tx: StoreTransaction) -> bool:
 async def delete_expired(tx: StoreTransaction) -> bool:
     """Delete some expired uploads, dedupe keys whose period has passed and holders; return whether there were any.
 
-    Also merge a chunk of old rollups.
+    Also merge a chunk of old rollups, and look again at what waits if the clock was set back.
     """
     uploads, now = await artifacts.delete_expired_uploads(tx), await tx.now()
     keys, holders = await tx.delete_kept_keys(now, limits.CHUNK), await tx.delete_unused_holders(now)
     idle, merged = await gates.maintain(tx, now), await rollups.merge(tx, now)
-    return uploads or merged or bool(keys or holders or idle)
+    set_back = await follow_clock(tx, now)
+    return uploads or merged or set_back or bool(keys or holders or idle)
+
+
+async def follow_clock(tx: StoreTransaction, now: clock.Now) -> bool:
+    """Let claims look again at what waits for a time that the store has chosen, if the wall clock was set back.
+
+    Return whether it was. Due times, deadlines, ticks and keys that handlers have closed follow the clock as set.
+    """
+    behind_ms = await tx.noted_time() - now.wall_ms
+    if -_NOTED_MS < behind_ms <= _STEP_MS:
+        return False
+    await tx.note_time(now)
+    if behind_ms <= _STEP_MS:
+        return False
+    for limit in (await tx.routing()).limits.values():
+        if limit.rate is not None and limit.weight is not None:
+            # Jobs may have used more than a burst: only here is it known that the clock has moved.
+            most_us = now.wall_ms * 1000 + limit.cost_us(limit.burst or 1)
+            await tx.shift_gates(limit.number, most_us, behind_ms * 1000)
+    await tx.look_at_later_wakes(now)
+    return True
 
 
 async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: clock.Now) -> bool:

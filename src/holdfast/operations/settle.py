@@ -248,7 +248,7 @@ async def _settle_each(
             used.append((transition.after, dict(checked.usage)))
     await _flush(tx, call)
     if used:
-        await gates.report_usage(tx, routing, used, now)
+        await gates.report_usage(tx, routing, used)
     return call.settlements
 
 

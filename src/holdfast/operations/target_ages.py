@@ -14,7 +14,7 @@ _NUMBER = 0
 async def look_soon(tx: StoreTransaction) -> None:
     """Let the next claim look at all lanes. Lock the routing first."""
     await tx.delete_wakes_of("lanes", _NUMBER)
-    await tx.add_wake("lanes", _NUMBER, (await tx.now()).wall_ms)
+    await tx.add_wakes("lanes", [_NUMBER])
 
 
 async def fold(tx: StoreTransaction, routing: RoutingTable, now: Now) -> None:

@@ -64,11 +64,23 @@ class FlowTransaction(ABC):
         """Delete all wake rows of one target."""
 
     @abstractmethod
-    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int], now: Now) -> None:
-        """Append wake rows that are due at once."""
+    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int]) -> None:
+        """Append wake rows that ask to look at once, whatever the clock says later."""
 
     @abstractmethod
-    async def wake_awaited(self, seqs: Sequence[int], now: Now) -> None:
+    async def look_at_later_wakes(self, now: Now) -> None:
+        """Let claims look at once at the targets of wake rows that are not yet due, except schedules."""
+
+    @abstractmethod
+    async def noted_time(self) -> int:
+        """Return the wall clock time that was noted last."""
+
+    @abstractmethod
+    async def note_time(self, now: Now) -> None:
+        """Note the time."""
+
+    @abstractmethod
+    async def wake_awaited(self, seqs: Sequence[int]) -> None:
         """Append a wake row for each of these jobs, which have ended, that others wait for."""
 
     @abstractmethod

@@ -166,9 +166,13 @@ class GatesTransaction(ABC):
         """Lock and return running jobs on routes, after a number, that no gate counts; locked ones are skipped."""
 
     @abstractmethod
-    async def wake_gates(self, seqs: Sequence[int], now: Now) -> None:
+    async def shift_gates(self, number: int, above_us: int, by_us: int) -> None:
+        """Move the times up to which gates of a limit are used up back, where they are later than *above_us*."""
+
+    @abstractmethod
+    async def wake_gates(self, seqs: Sequence[int]) -> None:
         """Append wake rows of the gates that these jobs name."""
 
     @abstractmethod
-    async def wake_gates_of_limit(self, number: int, now: Now) -> None:
+    async def wake_gates_of_limit(self, number: int) -> None:
         """Append wake rows of all gates of a limit."""

@@ -40,14 +40,28 @@ class SqlFlow(SqlQueries):
         """Delete all wake rows of one target."""
         await self.query("wake_of_target", {"target": target, "number": number})
 
-    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int], now: Now) -> None:
-        """Append wake rows."""
+    async def add_wakes(self, target: WakeTarget, numbers: Sequence[int]) -> None:
+        """Append wake rows that ask to look at once."""
         if numbers:
-            await self.query("wakes_insert", {"target": target, "numbers": list(numbers), "now": now.wall_ms})
+            await self.query("wakes_insert", {"target": target, "numbers": list(numbers)})
 
-    async def wake_awaited(self, seqs: Sequence[int], now: Now) -> None:
+    async def look_at_later_wakes(self, now: Now) -> None:
+        """Make wake rows due, and append some for gates, which know the times of theirs."""
+        await self.query("wakes_hasten", {"now": now.wall_ms})
+        await self.query("wakes_of_gates", {"now": now.wall_ms})
+
+    async def noted_time(self) -> int:
+        """Return the time that was noted last."""
+        [[noted_ms]] = await self.query("noted_time")
+        return int(noted_ms)
+
+    async def note_time(self, now: Now) -> None:
+        """Note the time."""
+        await self.query("note_time", {"now": str(now.wall_ms)})
+
+    async def wake_awaited(self, seqs: Sequence[int]) -> None:
         """Append wake rows of jobs that others wait for."""
-        await self.query("wake_awaited", {"seqs": list(seqs), "now": now.wall_ms})
+        await self.query("wake_awaited", {"seqs": list(seqs)})
 
     async def late_lanes(self) -> set[str]:
         """Return the lanes that are late."""

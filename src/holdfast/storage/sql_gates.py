@@ -188,14 +188,18 @@ class SqlGates(SqlQueries):
         """Lock running jobs on routes that no gate counts."""
         return await self._jobs("jobs_uncounted", {"routes": list(routes), "after": after, "limit": limit})
 
-    async def wake_gates(self, seqs: Sequence[int], now: Now) -> None:
+    async def shift_gates(self, number: int, above_us: int, by_us: int) -> None:
+        """Move times of the gates of a limit back."""
+        await self.query("gates_shift", {"number": number, "above_us": above_us, "by_us": by_us})
+
+    async def wake_gates(self, seqs: Sequence[int]) -> None:
         """Append wake rows of the gates of jobs."""
         if seqs:
-            await self.query("wake_gates", {"seqs": list(seqs), "now": now.wall_ms})
+            await self.query("wake_gates", {"seqs": list(seqs)})
 
-    async def wake_gates_of_limit(self, number: int, now: Now) -> None:
+    async def wake_gates_of_limit(self, number: int) -> None:
         """Append wake rows of all gates of a limit."""
-        await self.query("wake_gates_of_limit", {"number": number, "now": now.wall_ms})
+        await self.query("wake_gates_of_limit", {"number": number})
 
 
 def _numbers(limit: LimitRow) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 They go to the logger `holdfast.job`. A failure that will be retried is a warning, and a failure that ends the job is
 an error with its traceback: a program that does not configure logging shows both. All other records have a lower
-level.
+level. Message and traceback are shortened as in the store.
 """
 
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from holdfast.domain import outcomes
+from holdfast.domain import limits, outcomes
 from holdfast.domain.job import Job
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.status import FailedAttempt
@@ -48,7 +48,7 @@ def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | 
         attempt.claim.job.attempt,
         settled.max_attempts,
         failed.reason,
-        failed.message,
+        outcomes.shortened(failed.message, limits.FAILURE_MESSAGE_CHARS_MAX),
         None if settled.state == "failed" else settled.due_at,
         None if attempt.session_claim is None else attempt.session_claim.session,
     )
@@ -69,9 +69,9 @@ def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | No
     extra |= {"job_number": failure.job_number, "max_attempts": failure.max_attempts, "failure": failure.message}
     if failure.next_attempt_at is not None:
         extra["next_attempt_at"] = failure.next_attempt_at.isoformat(timespec="milliseconds")
-    trace = (
-        attempt_outcome.traceback if isinstance(attempt_outcome, outcomes.Failed) and not failure.retried else None
-    )
+    trace = None
+    if isinstance(attempt_outcome, outcomes.Failed) and attempt_outcome.traceback and not failure.retried:
+        trace = outcomes.shortened(attempt_outcome.traceback, limits.TRACEBACK_CHARS_MAX)
     _log_with_trace(level, failure.text(datetime.now(UTC)), trace, extra)
 
 

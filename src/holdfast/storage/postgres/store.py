@@ -99,13 +99,13 @@ class PostgresStore:
         self._notify_listeners(topics)
         return result
 
-    def _run(self, operation: store.Operation[T], *, writes: bool, resent: bool = False) -> tuple[T, set[str]]:
+    def _run(self, operation: store.Operation[T], *, writes: bool) -> tuple[T, set[str]]:
         try:
-            return self._run_once(operation, writes=writes, resent=resent)
+            return self._run_once(operation, writes=writes, resent=False)
         except commits.UnconfirmedError as error:
             # Only now, when the connection has been returned: other callers may wait for one in the same way.
             with _still_unknown(error, self._settings.schema):
-                return self._run(operation, writes=True, resent=True)
+                return self._run_once(operation, writes=True, resent=True)
 
     def _run_once(self, operation: store.Operation[T], *, writes: bool, resent: bool) -> tuple[T, set[str]]:
         for fresh in (False, True):
@@ -152,13 +152,13 @@ class PostgresStore:
         return await asyncio.shield(running)
 
     async def _run_async(
-        self, operation: store.Operation[T], *, writes: bool, additional: bool, resent: bool = False
+        self, operation: store.Operation[T], *, writes: bool, additional: bool
     ) -> tuple[T, set[str]]:
         try:
-            return await self._run_once_async(operation, writes=writes, additional=additional, resent=resent)
+            return await self._run_once_async(operation, writes=writes, additional=additional, resent=False)
         except commits.UnconfirmedError as error:
             with _still_unknown(error, self._settings.schema):
-                return await self._run_async(operation, writes=True, additional=additional, resent=True)
+                return await self._run_once_async(operation, writes=True, additional=additional, resent=True)
 
     async def _run_once_async(
         self, operation: store.Operation[T], *, writes: bool, additional: bool, resent: bool

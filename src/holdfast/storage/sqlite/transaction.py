@@ -312,9 +312,9 @@ class SqliteTransaction(SqlTransaction):
         cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
         self._forms["settle plain"] += 1
         if rows:
-            await self._wake_after(rows, now)
+            await self._wake_after(rows)
         elif gated:
-            await self.wake_gates([seq], now)
+            await self.wake_gates([seq])
         return tuple.__new__(FinishedJobs, (now, {seq: finished}))
 
     def _may_be_gated(self, claim: Claim) -> bool:
@@ -348,7 +348,7 @@ class SqliteTransaction(SqlTransaction):
         if others:
             rows = await self.query("job_done_held", {"held": others, **times})
             finished |= {row[0]: row[1:-2] for row in rows}
-            await self._wake_after(rows, now)
+            await self._wake_after(rows)
         if finished:
             seqs = list(finished)
             if others or len(results) > 1:
@@ -358,12 +358,12 @@ class SqliteTransaction(SqlTransaction):
             self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
 
-    async def _wake_after(self, rows: Rows, now: Now) -> None:
+    async def _wake_after(self, rows: Rows) -> None:
         """Append wake rows of finished jobs for which others wait, and of gates where they held a permit."""
         if awaited := [row[0] for row in rows if row[-2]]:
-            await self.add_wakes("parent", awaited, now)
+            await self.add_wakes("parent", awaited)
         if gated := [row[0] for row in rows if row[-1] is not None]:
-            await self.wake_gates(gated, now)
+            await self.wake_gates(gated)
 
     async def _finish_group(
         self, first: Claim, results: dict[int, str | None], held: Mapping[str, Any]
@@ -390,7 +390,7 @@ class SqliteTransaction(SqlTransaction):
             await self.query("savepoint_undo")
         await self.query("savepoint_keep")
         if gated and changed == len(results):
-            await self.wake_gates(list(results), Now(held["now"], held["lease_now"]))
+            await self.wake_gates(list(results))
         current = (priority, None, None, 0, event_count + 1, False)
         return dict.fromkeys(results, current) if changed == len(results) else None
 

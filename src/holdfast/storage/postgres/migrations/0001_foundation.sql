@@ -23,8 +23,9 @@ begin
 end
 $$;
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the
--- position of the webhook dispatcher, and the identity of this store, to detect a connection to another one.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the wall
+-- clock time that was noted last, to detect that it was set back, the position of the webhook dispatcher, and the identity
+-- of this store, to detect a connection to another one.
 create table holdfast.meta (
     name  text collate "C" primary key,
     value text not null
@@ -35,6 +36,7 @@ insert into holdfast.meta (name, value) values
     ('routing_version', '0'),
     ('edges', '0'),
     ('limits', '0'),
+    ('noted_ms', '0'),
     ('event_horizon', '0-0'),
     ('webhook_position', '0-0 0 '),
     ('identity', gen_random_uuid()::text);
@@ -163,7 +165,8 @@ create table holdfast.webhook_job (
     url    text not null
 );
 
--- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+-- What waits for a time or for another row: look at this target once the time has passed, or at once if it is 0, also
+-- when the clock is set back. Claims fold these rows.
 create table holdfast.wake (
     wake   bigint primary key generated always as identity,
     at_ms  bigint not null,
@@ -174,7 +177,7 @@ create table holdfast.wake (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
-create index wake_at on holdfast.wake (at_ms);
+create index wake_at on holdfast.wake (at_ms, wake);
 create index wake_target on holdfast.wake (target, number);
 
 -- Schedules. Each that is not paused has one wake row, at its next tick. Options and the next ticks are JSON.
@@ -1251,7 +1254,7 @@ $$;
 -- Append wake rows of the gates of claims of which jobs have ended, where others are parked or that were closed. The shared
 -- lock, held until the commit, tells a transaction that parks jobs that some are ending (`gates_ending_1`). If it has to
 -- wait for one, the next statement sees what was parked.
-create function holdfast.wake_gates_1(tokens text[], now_ms bigint) returns void language plpgsql volatile as
+create function holdfast.wake_gates_1(tokens text[]) returns void language plpgsql volatile as
 $$
 declare
     distinct_tokens text[] := tokens[1:1];
@@ -1271,7 +1274,7 @@ begin
         return;
     end if;
     insert into holdfast.wake (at_ms, target, number)
-    select now_ms, 'gate', g.gate from holdfast.gate g
+    select 0, 'gate', g.gate from holdfast.gate g
      where g.gate = any (gates)
        and (g.closed_until_ms > 0
             or exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state = 'parked'));
@@ -1374,10 +1377,10 @@ begin
             delete from holdfast.open_job o where o.seq = any (linked);
         end if;
         if awaited is not null then
-            insert into holdfast.wake (at_ms, target, number) select now_ms, 'parent', a.seq from unnest(awaited) as a (seq);
+            insert into holdfast.wake (at_ms, target, number) select 0, 'parent', a.seq from unnest(awaited) as a (seq);
         end if;
         if gated then
-            perform holdfast.wake_gates_1(tokens, now_ms);
+            perform holdfast.wake_gates_1(tokens);
         end if;
         perform holdfast.drop_leases_1(seqs, workers, tokens);
     end if;
@@ -2172,7 +2175,8 @@ select exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.ch
 $$;
 
 -- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
--- that others wait for are left out. The rows of the list are read in order, up to the last job that is returned.
+-- that others wait for are left out; few have edges, and only of those more is read. The rows of the list are read in
+-- order, up to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
 ) returns table (finished_at_ms bigint, seq bigint) language plpgsql volatile
@@ -2190,7 +2194,8 @@ begin
          where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
            and (e.finished_at_ms, u.seq) > (finished_after, after)
            and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-           and not holdfast.is_needed_1(j.seq)
+           and ((select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
+                or not holdfast.is_needed_1(j.seq))
          order by e.finished_at_ms, u.seq
          limit maximum
            for update of j skip locked);
@@ -2198,7 +2203,8 @@ begin
     return query
     select j.finished_at_ms, j.seq from unnest(locked) with ordinality as u (seq, place)
       join holdfast.job j on j.seq = u.seq
-     where not holdfast.is_needed_1(j.seq)
+     where (select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
+        or not holdfast.is_needed_1(j.seq)
      order by u.place;
 end
 $$;

@@ -257,6 +257,14 @@ update holdfast.edge set ended = null
  where parent = %(seq)s and -child = any (%(numbers)s::bigint[]) and ended is not null
 returning -child;
 
+-- name: note_time
+-- Note the time of the wall clock.
+update holdfast.meta set value = %(now)s where name = 'noted_ms';
+
+-- name: noted_time
+-- Read the time of the wall clock that was noted last.
+select value from holdfast.meta where name = 'noted_ms';
+
 -- name: parents_of_job
 -- Read the jobs on which a job depends, in the given order; for a callback of a group its members.
 select j.* from holdfast.edge e cross join holdfast.job_row j
@@ -347,7 +355,7 @@ select seq from holdfast.job where root = %(root)s and seq > %(after)s and finis
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s, 'parent', seq from holdfast.job where seq = any (%(seqs)s::bigint[]) and awaited = 1;
+select 0, 'parent', seq from holdfast.job where seq = any (%(seqs)s::bigint[]) and awaited = 1;
 
 -- name: wake_delete
 -- Delete wake rows that have been folded.
@@ -370,14 +378,39 @@ update holdfast.wake set at_ms = %(at_ms)s where wake = any (%(wakes)s::bigint[]
 delete from holdfast.wake where target = %(target)s and number = %(number)s;
 
 -- name: wakes_due
--- Read some wake rows that are due, earliest first, skipping locked ones.
-select wake, target, number from holdfast.wake
- where at_ms <= %(now)s
- order by at_ms, wake
- limit %(limit)s
-/* lock: for update skip locked */;
+-- Read some wake rows that ask to look at once, and some of those whose time has passed, earliest first: neither keep
+-- the others waiting. Locked ones are skipped.
+with at_once as (
+    select wake, target, number from holdfast.wake
+     where at_ms = 0
+     order by wake
+     limit %(limit)s
+    /* lock: for update skip locked */
+),
+at_a_time as (
+    select wake, target, number from holdfast.wake
+     where at_ms > 0 and at_ms <= %(now)s
+     order by at_ms, wake
+     limit %(limit)s
+    /* lock: for update skip locked */
+)
+select wake, target, number from at_once
+union all
+select wake, target, number from at_a_time;
+
+-- name: wakes_hasten
+-- Look at once at what wake rows ask to look at later, except gates, which know the times of theirs, and schedules.
+update holdfast.wake set at_ms = 0
+ where wake = any (array(select wake from holdfast.wake
+                          where at_ms > %(now)s and target not in ('schedule', 'gate')
+                            for update skip locked));
 
 -- name: wakes_insert
--- Append wake rows.
+-- Append wake rows that ask to look at once.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);
+select 0, %(target)s, n from unnest(%(numbers)s::bigint[]) as v (n);
+
+-- name: wakes_of_gates
+-- Append wake rows that ask to look at once at gates that are looked at later.
+insert into holdfast.wake (at_ms, target, number)
+select 0, 'gate', number from holdfast.wake where target = 'gate' and at_ms > %(now)s;

@@ -138,6 +138,14 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
   join holdfast.gate g on g.flow_limit = l.number and g.key = %(key)s
  order by l.name;
 
+-- name: gates_shift
+-- Move the times up to which gates of a limit are used up back, where they are late.
+update holdfast.gate set until_us = until_us - %(by_us)s
+ where gate = any (array(select gate from holdfast.gate
+                          where flow_limit = %(number)s and until_us > %(above_us)s
+                          order by gate
+                            for update));
+
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast.gate g
@@ -274,10 +282,10 @@ select value from holdfast.meta where name = 'limits';
 -- name: wake_gates
 -- Append wake rows of the gates of jobs.
 insert into holdfast.wake (at_ms, target, number)
-select distinct %(now)s::bigint, 'gate', gate from holdfast.job
+select distinct 0, 'gate', gate from holdfast.job
  where seq = any (%(seqs)s::bigint[]) and gate is not null;
 
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.
 insert into holdfast.wake (at_ms, target, number)
-select %(now)s::bigint, 'gate', gate from holdfast.gate where flow_limit = %(number)s;
+select 0, 'gate', gate from holdfast.gate where flow_limit = %(number)s;

@@ -136,9 +136,9 @@ closed as (
 ),
 wakes as (
     insert into holdfast.wake (at_ms, target, number)
-    select %(finished_at_ms)s::bigint, 'parent', seq from ended where awaited = 1
+    select 0, 'parent', seq from ended where awaited = 1
     union all
-    select distinct %(finished_at_ms)s::bigint, 'gate', gate from ended where gate is not null
+    select distinct 0, 'gate', gate from ended where gate is not null
 )
 select seq, priority, phase, percent, cancel_requested, event_count from ended;
 

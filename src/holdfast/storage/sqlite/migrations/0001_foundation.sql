@@ -1,7 +1,8 @@
 -- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
 
 -- Single values: the lowest code version that may use this schema, the routing version, the event horizon, how many
--- old holders were in use when they were last looked for, the position of the webhook dispatcher, the lease clock.
+-- old holders were in use when they were last looked for, the wall clock time that was noted last, to detect that it was
+-- set back, the position of the webhook dispatcher, the lease clock.
 create table holdfast_meta (
     name  text primary key,
     value text not null
@@ -12,6 +13,7 @@ insert into holdfast_meta (name, value) values
     ('routing_version', '0'),
     ('edges', '0'),
     ('limits', '0'),
+    ('noted_ms', '0'),
     ('event_horizon', '0'),
     ('holders_kept', '0'),
     ('webhook_position', '0-0 0 ');
@@ -88,7 +90,8 @@ create table holdfast_webhook_job (
     url    text not null
 ) strict, without rowid;
 
--- What waits for a time or for another row: look at this target once the time has passed. Claims fold these rows.
+-- What waits for a time or for another row: look at this target once the time has passed, or at once if it is 0, also
+-- when the clock is set back. Claims fold these rows.
 create table holdfast_wake (
     wake   integer primary key,
     at_ms  integer not null,

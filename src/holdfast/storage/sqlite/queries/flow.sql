@@ -252,6 +252,14 @@ update holdfast_edge set ended = null
  where parent = :seq and child in (select -value from json_each(:numbers)) and ended is not null
 returning -child;
 
+-- name: note_time
+-- Note the time of the wall clock.
+update holdfast_meta set value = :now where name = 'noted_ms';
+
+-- name: noted_time
+-- Read the time of the wall clock that was noted last.
+select value from holdfast_meta where name = 'noted_ms';
+
 -- name: parents_of_job
 -- Read the jobs on which a job depends, in the given order; for a callback of a group its members.
 select j.* from holdfast_edge e cross join holdfast_job_row j
@@ -337,7 +345,7 @@ select seq from holdfast_job where root = :root and seq > :after and state < {do
 -- name: wake_awaited
 -- Append a wake row for each of these jobs that others wait for.
 insert into holdfast_wake (at_ms, target, number)
-select :now, 'parent', seq from holdfast_job where seq in (select value from json_each(:seqs)) and awaited = 1;
+select 0, 'parent', seq from holdfast_job where seq in (select value from json_each(:seqs)) and awaited = 1;
 
 -- name: wake_delete
 -- Delete wake rows that have been folded.
@@ -360,13 +368,26 @@ update holdfast_wake set at_ms = :at_ms where wake in (select value from json_ea
 delete from holdfast_wake where target = :target and number = :number;
 
 -- name: wakes_due
--- Read some wake rows that are due, earliest first.
-select wake, target, number from holdfast_wake
- where at_ms <= :now
- order by at_ms, wake
- limit :limit;
+-- Read some wake rows that ask to look at once, and some of those whose time has passed, earliest first: neither keep
+-- the others waiting.
+select * from (select wake, target, number from holdfast_wake where at_ms = 0 order by wake limit :limit)
+union all
+select * from (select wake, target, number from holdfast_wake
+                where at_ms > 0 and at_ms <= :now
+                order by at_ms, wake
+                limit :limit);
+
+-- name: wakes_hasten
+-- Look at once at what wake rows ask to look at later, except gates, which know the times of theirs, and schedules.
+update holdfast_wake set at_ms = 0
+ where at_ms > :now and target not in ('schedule', 'gate');
 
 -- name: wakes_insert
--- Append wake rows.
+-- Append wake rows that ask to look at once.
 insert into holdfast_wake (at_ms, target, number)
-select :now, :target, value from json_each(:numbers);
+select 0, :target, value from json_each(:numbers);
+
+-- name: wakes_of_gates
+-- Append wake rows that ask to look at once at gates that are looked at later.
+insert into holdfast_wake (at_ms, target, number)
+select 0, 'gate', number from holdfast_wake where target = 'gate' and at_ms > :now;

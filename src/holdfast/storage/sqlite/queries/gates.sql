@@ -135,6 +135,11 @@ select g.key, g.gate, g.until_us, g.closed_until_ms,
   from json_each(:keys) p
  cross join holdfast_gate g on g.flow_limit = :number and g.key = p.value;
 
+-- name: gates_shift
+-- Move the times up to which gates of a limit are used up back, where they are late.
+update holdfast_gate set until_us = until_us - :by_us
+ where flow_limit = :number and until_us > :above_us;
+
 -- name: gates_stalled
 -- Find some gates where jobs are parked although none holds a permit and no wake row looks at the gate: a defect.
 select gate from holdfast_gate g
@@ -258,7 +263,7 @@ select value from holdfast_meta where name = 'limits';
 -- Append wake rows of the gates of jobs, if a job is parked there, or the gate was closed. There is one writer: whatever is
 -- parked later sees that these jobs have left the gate. The cross joins look first whether any gate has either.
 insert into holdfast_wake (at_ms, target, number)
-select distinct :now, 'gate', g.gate
+select distinct 0, 'gate', g.gate
   from (select 1 where exists (select 1 from holdfast_job where gate is not null and rare_state = {parked})
                     or exists (select 1 from holdfast_gate where closed_until_ms > 0)) waiting
  cross join json_each(:seqs) s
@@ -270,4 +275,4 @@ select distinct :now, 'gate', g.gate
 -- name: wake_gates_of_limit
 -- Append wake rows of all gates of a limit.
 insert into holdfast_wake (at_ms, target, number)
-select :now, 'gate', gate from holdfast_gate where flow_limit = :number;
+select 0, 'gate', gate from holdfast_gate where flow_limit = :number;
