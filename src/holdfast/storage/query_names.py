@@ -289,6 +289,7 @@ SharedQuery: TypeAlias = Literal[
     "gates_insert",
     "gates_lock",
     "gates_of_key",
+    "gates_rescale",
     "gates_stalled",
     "gates_use",
     "gates_waiting",
