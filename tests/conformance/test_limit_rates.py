@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast import Deferred, Done, NewJob, Queue
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
@@ -28,6 +30,18 @@ class TestRates:
         assert [claim.job.id for claim in queue.claim_many(limit=2, lease=60)] == [first]
         clock.advance(seconds=10)
         assert [claim.job.id for claim in queue.claim_many(limit=2)] == [second]
+
+    @pytest.mark.parametrize("burst", [1, 2])
+    def test_a_time_that_is_no_multiple_of_the_rate_leaves_no_job_parked(
+        self, queue: Queue, clock: ManualClock, burst: int
+    ) -> None:
+        queue.limits.set("api", kinds=["call"], rate=7, per=60, burst=burst)
+        enqueue(queue, 5)
+        starts = []
+        for _ in range(4):
+            starts.append(len(queue.claim_many(limit=9, lease=600)))
+            clock.advance(burst * 60 / 7 + 0.01)
+        assert starts == ([1, 1, 1, 1] if burst == 1 else [2, 2, 1, 0])
 
     def test_the_burst_is_what_starts_at_once(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("api", kinds=["call"], key="tenant", rate=60, per=60, burst=3)

@@ -113,7 +113,7 @@ class TestRefusals:
         assert caught.value.field == field
 
     def test_another_type_is_named(self) -> None:
-        with pytest.raises(InvalidInput, match="^payload: a value of type object is not JSON; convert it"):
+        with pytest.raises(InvalidInput, match="payload: a value of type object is not JSON; convert it"):
             encode(object())
 
     @pytest.mark.parametrize(("value", "field"), REFUSED, ids=[str(index) for index in range(len(REFUSED))])

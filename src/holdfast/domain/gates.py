@@ -144,7 +144,7 @@ class LimitRow(NamedTuple):
         return (self.kinds, self.lanes, self.key_source)
 
     def cost_us(self, weight: int) -> int:
-        """Return the microseconds of the full rate that a start of this weight uses up."""
+        """Return the microseconds of the full rate that a start of this weight uses up, rounded down."""
         return weight * (self.period_ms or 0) * 1000 // (self.rate or 1)
 
     def used_until_us(self, until_us: int, weight: int, now_ms: int) -> int:
@@ -222,7 +222,8 @@ class Room:
         limit = self._limit
         if limit.rate is None or limit.period_ms is None:
             return None
-        return self._left_us * limit.rate // (limit.period_ms * 1000)
+        # The largest weight whose cost, which is rounded down, is left.
+        return ((self._left_us + 1) * limit.rate - 1) // (limit.period_ms * 1000)
 
     def opens_at_ms(self, weight: int = 1) -> int | None:
         """Return when a job may start, if time alone decides; None if it may now, or if others have to end."""
