@@ -12,6 +12,7 @@ from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import cron, limits, schedules
 from holdfast.errors import ScheduleNotFound
+from holdfast.operations.claim import seconds_to_next_change
 from holdfast.operations.jobs import seconds_to_due
 from holdfast.storage.runners import SyncRunner
 from holdfast.tasks.task import definition_of
@@ -167,6 +168,12 @@ class TestFiring:
         queue.enqueue("report")
         both = queue.claim_many(kinds=["report"])
         assert len(both) == 2
+
+    def test_an_idle_worker_waits_until_the_earliest_tick(self, queue: Queue, noon: ManualClock) -> None:
+        queue.schedules.set("late", kind="report", cron="@daily")
+        queue.schedules.set("early", kind="report", every=60)
+        noon.advance(20)
+        assert SyncRunner(state_of(queue).store).read(seconds_to_next_change) == 10
 
     def test_a_waiting_claim_and_a_session_claim_fire_as_well(self, queue: Queue, noon: ManualClock) -> None:
         queue.schedules.set("a", kind="report", every=60)
