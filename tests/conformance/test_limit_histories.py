@@ -73,15 +73,14 @@ class History:
     def outcome(self) -> Outcome:
         chance = self.chance
         usage = {"tokens": chance.randint(0, 30)} if chance.random() < 0.4 else None
-        return chance.choice(
-            [
-                Done(usage=usage),
-                Failed("no", retry_after=chance.choice([0, 5]), usage=usage),
-                Failed("no", permanent=True, usage=usage),
-                Deferred(after=chance.randint(1, 40), closes=chance.random() < 0.5, usage=usage),
-                Released(),
-            ]
-        )
+        outcomes: list[Outcome] = [
+            Done(usage=usage),
+            Failed("no", retry_after=chance.choice([0, 5]), usage=usage),
+            Failed("no", permanent=True, usage=usage),
+            Deferred(after=chance.randint(1, 40), closes=chance.random() < 0.5, usage=usage),
+            Released(),
+        ]
+        return chance.choice(outcomes)
 
     def change(self) -> None:
         chance, name = self.chance, self.chance.choice(["first", "second"])
