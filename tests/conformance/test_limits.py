@@ -342,6 +342,25 @@ class TestChanges:
         runner.write(maintenance.delete_expired)
         assert [claim.job.id for claim in queue.claim_many(limit=2)] == [parked]
 
+    def test_gates_that_keep_nothing_in_mind_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+        queue.limits.set("rate", kinds=["call"], key="tag:model", rate=1, per=60)
+        enqueue(queue, 2, tenant="a", tags={"model": "x"})
+        runner = SyncRunner(store_of(queue))
+
+        def maintained() -> list[str]:
+            queue.claim_many(kinds=["none"])
+            runner.write(maintenance.delete_expired)
+            return [use.limit for key in ("a", "x") for use in queue.limits.show(key)]
+
+        [claim] = queue.claim_many(limit=2)
+        assert maintained() == ["one", "rate"]
+        queue.cancel(next(iter(queue.jobs(state="parked"))).id)
+        finish(queue, [claim])
+        assert maintained() == ["rate"]
+        clock.advance(61)
+        assert maintained() == []
+
     def test_raising_it_starts_more(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)
         enqueue(queue, 9)
