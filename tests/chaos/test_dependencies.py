@@ -1,4 +1,4 @@
-"""Dependencies and groups: whatever waits is found again, by any sequence of calls and under kills."""
+"""Dependencies, groups and limits: whatever waits is found again, by any sequence of calls and under kills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Done, Failed, LeaseLost, Queue
+from holdfast.client.queue_state import state_of
 from holdfast.errors import KindRetired
+from holdfast.operations import flow_limits
+from holdfast.storage.runners import SyncRunner
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 
@@ -53,6 +56,12 @@ def check(engine: Engine) -> None:
         assert list(transaction.execute(STUCK.format(**names))) == []
 
 
+def check_gates(queue: Queue) -> None:
+    """Assert that gates count every running job, and that no job is parked where nothing looks."""
+    [finding] = SyncRunner(state_of(queue).store).read(flow_limits.findings)
+    assert finding.status == "ok", finding
+
+
 def settle(queue: Queue, chance: random.Random, worker: str, lease: float = 30.0) -> None:
     for claim in queue.claim_many(worker=worker, limit=chance.randint(1, 4), lease=lease):
         # A process that was stopped for longer than its lease is refused.
@@ -79,6 +88,8 @@ def test_nothing_waits_without_a_wake_row_after_any_call(store_url: str, seed: i
     engine.prepare()
     queue = engine.queue
     queue.schedules.set("often", every=3600, kind="k0")
+    queue.limits.set("one", kinds=["k0"], concurrency=1)
+    queue.limits.set("rate", kinds=["k1"], key="tenant", rate=1_000, per=1, burst=2)
     for step in range(60):
         ids = [job.id for job in queue.jobs(limit=50)] or ["none"]
         match chance.randrange(8):
@@ -95,13 +106,17 @@ def test_nothing_waits_without_a_wake_row_after_any_call(store_url: str, seed: i
                     queue.requeue(chance.choice(ended or ids), with_children=chance.random() < 0.7)
             case 6 if queue.groups.list():
                 queue.groups.cancel(chance.choice(queue.groups.list()).name)
+            case 7 if step % 3 == 0:
+                queue.limits.set("one", kinds=["k0"], concurrency=chance.randint(1, 3))
             case _:
                 queue.kinds.retire("k2")
                 queue.kinds.restore("k2")
                 queue.admin.prune(older_than=0)
         check(engine)
+        check_gates(queue)
     _end(engine)
     check(engine)
+    check_gates(queue)
     queue.close()
 
 

@@ -218,6 +218,8 @@ BAD_CALLS: dict[str, tuple[Call, str]] = {
     "events-limit": (lambda queue: queue.events(limit=True), "limit"),
     "events-cursor-nul": (lambda queue: queue.events(after="\0"), "after"),
     "counts-by": (lambda queue: queue.counts(by="color"), "by"),  # type: ignore[arg-type]
+    "cancel-nothing": (lambda queue: queue.cancel(), "job_id"),  # type: ignore[call-overload]
+    "cancel-both": (lambda queue: queue.cancel("a", root="a"), "root"),  # type: ignore[call-overload]
     "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[call-overload]
     "requeue-many": (lambda queue: queue.admin.requeue_many("a"), "job_ids"),
     "requeue-many-item": (lambda queue: queue.admin.requeue_many(["a", ""]), "job_ids[1]"),

@@ -13,6 +13,7 @@ from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import start
 from tests.support.sessions import say, take, texts
+from tests.support.stores import Harness
 
 
 def fill(queue: Queue, count: int, **options: Any) -> None:
@@ -53,7 +54,20 @@ def test_a_call_is_stored_as_a_whole_or_not_at_all(queue: Queue) -> None:
     with pytest.raises(QueueFull):
         add_members()
     assert queue.counts() == {}
+    assert queue.groups.list() == []
     fill(queue, 5)
+
+
+def test_what_was_counted_is_used_for_a_tenth_of_a_second(harness: Harness) -> None:
+    queue, other = harness.open(), harness.open()
+    queue.lanes.set("l", max_waiting=5)
+    queue.enqueue("k0", lane="l")
+    other.enqueue_many([{"kind": "k0", "lane": "l"} for _ in range(4)])
+    harness.clock.advance(0.099)
+    queue.enqueue("k0", lane="l")
+    harness.clock.advance(0.001)
+    with pytest.raises(QueueFull):
+        queue.enqueue("k0", lane="l")
 
 
 def test_duplicates_follow_ups_callbacks_and_requeues_are_accepted(queue: Queue, clock: ManualClock) -> None:

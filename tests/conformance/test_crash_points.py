@@ -81,6 +81,23 @@ def gates_of_a_removed_limit(harness: Harness, queue: Queue) -> None:
     queue.limits.remove("llm")
 
 
+def tokens_in_use(_harness: Harness, queue: Queue) -> Claim:
+    """Let a job use more than half of what its key has; another one waits."""
+    queue.limits.set("tokens", kinds=["call"], key="tenant", rate=100, weight="tokens")
+    for _ in range(2):
+        queue.enqueue("call", limit_weight=60)
+    [claim] = queue.claim_many(limit=2, lease=30)
+    return claim
+
+
+def tokens_returned(harness: Harness, queue: Queue) -> None:
+    queue.settle(tokens_in_use(harness, queue), Done(usage={"tokens": 5}))
+
+
+def one_debounced(_harness: Harness, queue: Queue) -> None:
+    queue.enqueue("work", 1, dedupe_key="k", debounce=5, events="all")
+
+
 def turns_full(_harness: Harness, queue: Queue) -> SessionClaim:
     """Let a turn of one session fill the gate; others wait, of which one has met it and is parked."""
     queue.limits.set("turns", kinds=["say"], key="tenant", concurrency=1)
@@ -406,6 +423,17 @@ CASES = {
         room_at_a_gate, lambda queue, _: queue.claim_many(limit=9, worker="w", incarnation="i", lease_token="t")
     ),
     "close a gate": Case(gates_full, lambda queue, claim: queue.settle(claim, Deferred(after=20, closes=True))),
+    "report usage": Case(tokens_in_use, settled(Done(usage={"tokens": 90}))),
+    "return what was not used": Case(
+        tokens_returned, lambda queue, _: queue.claim_many(limit=2, worker="w", incarnation="i", lease_token="t")
+    ),
+    "change a rate": Case(
+        tokens_in_use,
+        lambda queue, _: queue.limits.set("tokens", kinds=["call"], key="tenant", rate=90, weight="tokens"),
+    ),
+    "postpone a debounced job": Case(
+        one_debounced, lambda queue, _: queue.enqueue("work", 2, dedupe_key="k", debounce=9)
+    ),
     "claim after a limit was removed": Case(
         gates_of_a_removed_limit, lambda queue, _: queue.claim_many(limit=9, worker="w", lease_token="t")
     ),
@@ -422,6 +450,9 @@ CASES = {
         lambda queue, _: queue.sessions.claim_next(lease_token="t", worker="w", incarnation="i"),
     ),
     "settle a turn at a gate": Case(turns_full, lambda queue, turn: queue.sessions.settle(turn, Done())),
+    "close the gate of a turn": Case(
+        turns_full, lambda queue, turn: queue.sessions.settle(turn, Deferred(after=20, closes=True))
+    ),
     "offer room to a session": Case(
         turn_ended, lambda queue, _: queue.sessions.claim_next(lease_token="t", worker="w", incarnation="i")
     ),
@@ -449,9 +480,10 @@ CASES = {
 }
 
 # A repeated requeue is refused, because the job is no longer failed, as is the removal of what is gone; a schedule
-# that is run twice enqueues two jobs, and a group that is stored twice is sealed. All other calls are repeated.
+# that is run twice enqueues two jobs, a group that is stored twice is sealed, and a debounced job is postponed again.
+# All other calls are repeated.
 _ONCE = {
-    *("requeue", "requeue with children", "requeue a member", "store a group"),
+    *("requeue", "requeue with children", "requeue a member", "store a group", "postpone a debounced job"),
     *("run a schedule", "remove a schedule", "remove a limit", "remove a limit of turns"),
 }
 REPEATED = [name for name in CASES if name not in _ONCE]

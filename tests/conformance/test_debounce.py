@@ -83,6 +83,20 @@ def test_a_job_that_was_claimed_gets_one_successor(queue: Queue, clock: ManualCl
     assert ready(queue) == [3]
 
 
+def test_a_job_that_is_parked_takes_the_newest_content_and_keeps_its_place(queue: Queue, clock: ManualClock) -> None:
+    queue.limits.set("one", kinds=["index"], concurrency=1)
+    queue.enqueue("index", "first")
+    first = put(queue, 1)
+    clock.advance(5)
+    [running] = queue.claim_many(limit=2)
+    assert queue.get(first.id).state == "parked"
+    again = put(queue, 2)
+    assert (again.id, again.state, again.payload, again.due_at) == (first.id, "parked", 2, first.due_at)
+    queue.settle(running, Done())
+    [claim] = queue.claim_many(limit=2)
+    assert claim.job.payload == 2
+
+
 def test_one_call_with_equal_keys_stores_one_job(queue: Queue, clock: ManualClock) -> None:
     call: list[Any] = [
         {"kind": "index", "payload": n, "dedupe_key": "doc-1", "debounce": 5, "max_wait": 60} for n in range(3)

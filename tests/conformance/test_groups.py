@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Conflict, Done, Failed, InvalidInput, Job, Queue
+from holdfast import Conflict, Done, Failed, InvalidInput, Queue
 from holdfast.domain import limits
 from holdfast.errors import GroupNotFound, LaneDraining, WaitTimeout
 from holdfast.storage.contract import StoreTransaction
@@ -161,6 +161,12 @@ class TestEnds:
         assert called.failure is not None
         assert refusal in called.failure.message
         assert queue.groups.get("g").finished
+        if refusal == "draining":
+            queue.lanes.set("late", state="active")
+        else:
+            queue.kinds.restore("end")
+        assert queue.requeue(ON_END).state == "ready"
+        assert [job.id for job in queue.parents(ON_END)] == ids
 
 
 class TestMembers:
@@ -461,16 +467,21 @@ def test_members_that_end_together_end_their_group_once(durable_harness: Harness
     assert len(list(one.jobs(kind="end"))) == 10
 
 
-def test_a_member_that_ends_in_a_long_transaction_blocks_nobody(durable_harness: Harness) -> None:
-    queue = durable_harness.open()
-    ids = make(queue, 2, on_end={"kind": "end"})
-    claims = [start(queue, queue.get(job_id)) for job_id in ids]
-    with queue.transaction() as transaction:
+def test_a_member_that_ends_in_a_long_transaction_is_counted_after_its_commit(durable_harness: Harness) -> None:
+    """Another client ends the other member, and counts, while the transaction is open, if the engine can."""
+    one, two = durable_harness.open(), durable_harness.open()
+    ids = make(one, 2, on_end={"kind": "end"})
+    claims = [start(one, one.get(job_id)) for job_id in ids]
+    settle = threading.Thread(target=two.settle_and_claim, args=([(claims[1], Done())],), kwargs={"kinds": ["none"]})
+    with one.transaction() as transaction:
         transaction.settle(claims[0], Done())
-    queue.settle(claims[1], Done())
-    found: Job = queue.get(ids[0])
-    assert found.state == "done"
-    assert queue.groups.wait("g", timeout=60).state == "done"
+        settle.start()
+        settle.join(0.5)
+        assert not two.groups.get("g").finished
+    settle.join()
+    durable_harness.clock.advance(seconds=1)
+    fold(one, 2)
+    assert (one.groups.get("g").state, one.get(ON_END).state) == ("done", "ready")
 
 
 def test_an_end_is_counted_later_if_another_transaction_has_locked_the_group(durable_harness: Harness) -> None:

@@ -82,6 +82,21 @@ class TestWeights:
         clock.advance(seconds=20)
         assert [claim.job.id for claim in self.started(queue)] == [last]
 
+    def test_the_heaviest_jobs_at_the_slowest_rate_leave_a_debt_that_the_store_can_keep(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.limits.set("tokens", kinds=["call"], key="tenant", rate=1, per=86_400, weight="tokens")
+        queue.enqueue("call", {"tokens": 10**12})
+        last = queue.enqueue("call").id
+        [claim] = self.started(queue)
+        queue.settle(claim, Done(usage={"tokens": 1_000_000_000}))
+        assert self.started(queue) == []
+        assert self.left(queue) == -36_600
+        assert "36,600 tokens left" in queue.why(last).summary
+        queue.limits.set("tokens", kinds=["call"], key="tenant", rate=1_000_000_000, per=1, weight="tokens")
+        clock.advance(1)
+        assert [claim.job.id for claim in self.started(queue)] == [last]
+
     def test_why_names_what_it_needs(self, queue: Queue) -> None:
         self.set(queue)
         queue.enqueue("call", {"tokens": 900})

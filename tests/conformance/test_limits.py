@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,28 +16,8 @@ from holdfast.storage.runners import SyncRunner
 from tests.support.assertions import refused
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
+from tests.support.limited import drain, enqueue, finish, tenants
 from tests.support.stores import Harness, store_of
-
-
-def enqueue(queue: Queue, count: int, kind: str = "call", **options: Any) -> list[str]:
-    return [queue.enqueue(kind, {"n": n}, **options).id for n in range(count)]
-
-
-def tenants(claims: Sequence[Claim]) -> Counter[str]:
-    return Counter(claim.job.tenant for claim in claims)
-
-
-def finish(queue: Queue, claims: Sequence[Claim]) -> None:
-    queue.settle_many([(claim, Done()) for claim in claims])
-
-
-def drain(queue: Queue, limit: int = 10) -> list[str]:
-    """Run what can be run, at most *limit* at once, and return the ids in order."""
-    done: list[str] = []
-    while claims := queue.claim_many(limit=limit):
-        done += [claim.job.id for claim in claims]
-        finish(queue, claims)
-    return done
 
 
 class TestConcurrency:
@@ -99,6 +78,17 @@ class TestConcurrency:
 
         assert Counter(claim.job.kind for claim in claims) == {"call": 1, "other": 3}
         assert len(drain(queue)) == 0
+        finish(queue, claims)
+        assert len(drain(queue)) == 1
+
+    def test_the_key_may_have_several_sources(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], key="tenant+tag:model", concurrency=1)
+        for tenant, model in (("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", None), ("b", None)):
+            queue.enqueue("call", tenant=tenant, tags={} if model is None else {"model": model})
+        claims = queue.claim_many(limit=10)
+
+        assert tenants(claims) == {"a": 2, "b": 3}
+        assert [(use.running, use.parked) for use in queue.limits.show("a / x")] == [(1, 1)]
         finish(queue, claims)
         assert len(drain(queue)) == 1
 
@@ -334,6 +324,43 @@ class TestChanges:
         assert queue.claim_many(limit=5) == []
         assert [use.running for use in queue.limits.show("a")] == [1]
 
+    def test_parked_jobs_that_nothing_looks_at_are_found_and_offered_room(self, queue: Queue) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        _, parked = enqueue(queue, 2)
+        finish(queue, queue.claim_many(limit=2))
+
+        async def forget(tx: StoreTransaction) -> None:
+            # As if the wake row of that end was lost.
+            [gate] = await tx.gates_of_key("all")
+            await tx.delete_wakes_of("gate", gate.number)
+
+        runner = SyncRunner(store_of(queue))
+        runner.write(forget)
+        assert queue.claim_many(limit=2) == []
+        [finding] = [one for one in queue.admin.report().findings if one.name == "limits"]
+        assert (finding.status, "jobs are parked at 1 keys" in finding.detail) == ("warning", True)
+        runner.write(maintenance.delete_expired)
+        assert [claim.job.id for claim in queue.claim_many(limit=2)] == [parked]
+
+    def test_gates_that_keep_nothing_in_mind_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+        queue.limits.set("rate", kinds=["call"], key="tag:model", rate=1, per=60)
+        enqueue(queue, 2, tenant="a", tags={"model": "x"})
+        runner = SyncRunner(store_of(queue))
+
+        def maintained() -> list[str]:
+            queue.claim_many(kinds=["none"])
+            runner.write(maintenance.delete_expired)
+            return [use.limit for key in ("a", "x") for use in queue.limits.show(key)]
+
+        [claim] = queue.claim_many(limit=2)
+        assert maintained() == ["one", "rate"]
+        queue.cancel(next(iter(queue.jobs(state="parked"))).id)
+        finish(queue, [claim])
+        assert maintained() == ["rate"]
+        clock.advance(61)
+        assert maintained() == []
+
     def test_raising_it_starts_more(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)
         enqueue(queue, 9)
@@ -390,19 +417,6 @@ class TestChanges:
         queue.settle(first, Done())
         assert len(queue.claim_many(worker="w", limit=2)) == 1
 
-    def test_a_key_that_was_closed_opens_although_a_new_limit_counts_its_probe(
-        self, queue: Queue, clock: ManualClock
-    ) -> None:
-        queue.limits.set("rate", kinds=["mail"], rate=1_000, per=1)
-        queue.enqueue_many([NewJob("mail", job_id=name) for name in "abc"])
-        queue.settle(claim_one(queue), Deferred(after=5, closes=True))
-        clock.advance(6)
-        [probe] = queue.claim_many(worker="w", limit=3)
-        queue.limits.set("three", kinds=["mail"], key="tenant", concurrency=3)
-        queue.settle(probe, Done())
-        clock.advance(2)
-        assert len(queue.claim_many(worker="w", limit=3)) == 2
-
     def test_another_key_starts_with_new_gates(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call"], concurrency=1)
         enqueue(queue, 3, tenant="a")
@@ -432,117 +446,6 @@ class TestChanges:
         queue.limits.set("three", kinds=["other"], concurrency=1)
 
 
-class TestRates:
-    def test_starts_are_limited_per_time(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("api", kinds=["call"], rate=2, per=10)
-        enqueue(queue, 6)
-        assert len(drain(queue)) == 2
-        [use] = queue.limits.show("all")
-        assert use.opens_at is not None
-        clock.advance(seconds=4)
-        assert drain(queue) == []
-        clock.advance(seconds=1)
-        assert len(drain(queue)) == 1
-        clock.advance(seconds=60)
-        assert len(drain(queue)) == 2
-
-    def test_what_is_parked_starts_in_time_although_nothing_ends(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("api", kinds=["call"], rate=1, per=10)
-        first, second = enqueue(queue, 2)
-        assert [claim.job.id for claim in queue.claim_many(limit=2, lease=60)] == [first]
-        clock.advance(seconds=10)
-        assert [claim.job.id for claim in queue.claim_many(limit=2)] == [second]
-
-    def test_the_burst_is_what_starts_at_once(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("api", kinds=["call"], key="tenant", rate=60, per=60, burst=3)
-        enqueue(queue, 9, tenant="a")
-        enqueue(queue, 1, tenant="b")
-        assert tenants(queue.claim_many(limit=20)) == {"a": 3, "b": 1}
-        clock.advance(seconds=2)
-        assert tenants(queue.claim_many(limit=20)) == {"a": 2}
-
-    def test_a_job_needs_room_at_both_its_gates(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("api", kinds=["call"], rate=3, per=30)
-        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)
-        enqueue(queue, 4, tenant="a")
-        enqueue(queue, 4, tenant="b")
-        claims = queue.claim_many(limit=20, lease=600)
-        assert tenants(claims) == {"a": 1, "b": 1}
-        finish(queue, claims)
-        assert len(queue.claim_many(limit=20, lease=600)) == 1
-        clock.advance(seconds=30)
-        assert len(queue.claim_many(limit=20, lease=600)) == 1
-
-    def test_all_run_in_the_end(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("api", kinds=["call"], rate=5, per=10, burst=1)
-        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)
-        enqueue(queue, 10, tenant="a")
-        enqueue(queue, 10, tenant="b")
-        done = 0
-        for _ in range(25):
-            done += len(drain(queue))
-            clock.advance(seconds=2)
-        assert done == 20
-
-
-class TestClosing:
-    def test_a_deferral_can_close_the_key_and_one_job_reopens_it(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=3)
-        enqueue(queue, 6, tenant="a")
-        enqueue(queue, 1, tenant="b")
-        first, *others = queue.claim_many(limit=3, tenant="a", lease=600)
-        deferred = queue.settle(first, Deferred(after=20, closes=True))
-        finish(queue, others)
-
-        assert (deferred.state, deferred.attempt) == ("scheduled", 0)
-        assert tenants(queue.claim_many(limit=9)) == {"b": 1}
-        [use] = queue.limits.show("a")
-        assert use.closed
-        assert use.opens_at == deferred.due_at
-        clock.advance(seconds=21)
-        probe = queue.claim_many(limit=9, lease=600)
-        assert tenants(probe) == {"a": 1}
-        assert queue.claim_many(limit=9) == []
-        finish(queue, probe)
-        assert len(queue.claim_many(limit=9)) == 3
-
-    def test_a_probe_may_close_it_again(self, queue: Queue, clock: ManualClock) -> None:
-        queue.limits.set("llm", kinds=["call"], rate=1_000)
-        enqueue(queue, 4)
-        for _ in range(3):
-            [claim] = queue.claim_many(limit=1, lease=600)
-            queue.settle(claim, Deferred(after=20, closes=True))
-            assert queue.claim_many(limit=9) == []
-            clock.advance(seconds=21)
-        probe = queue.claim_many(limit=9, lease=600)
-        assert len(probe) == 1
-        finish(queue, probe)
-        assert len(drain(queue)) == 3
-
-    def test_it_applies_to_jobs_that_come_later_and_opens_although_none_waits(
-        self, queue: Queue, clock: ManualClock
-    ) -> None:
-        queue.limits.set("api", kinds=["call"], concurrency=5)
-        enqueue(queue, 1)
-        [claim] = queue.claim_many(limit=5)
-        queue.settle(claim, Deferred(after=20, closes=True))
-        queue.claim_many(kinds=["none"])
-        [later] = enqueue(queue, 1)
-        assert queue.claim_many(limit=5) == []
-        queue.cancel(later)
-        clock.advance(seconds=30)
-        finish(queue, queue.claim_many(limit=5))
-        enqueue(queue, 4)
-        assert len(queue.claim_many(limit=5)) == 4
-
-    def test_without_a_limit_it_is_a_deferral(self, queue: Queue) -> None:
-        enqueue(queue, 2)
-        claim = queue.claim()
-        assert claim is not None
-        queue.settle(claim, Deferred(after=20, closes=True))
-        assert len(queue.claim_many(limit=9)) == 1
-
-
 @pytest.mark.validation
 @pytest.mark.parametrize(
     ("options", "field"),
@@ -554,6 +457,9 @@ class TestClosing:
         ({"kinds": ["a"], "rate": 1, "per": 0.5}, "per"),
         ({"kinds": ["a"], "concurrency": 1, "burst": 2}, "rate"),
         ({"kinds": ["a"], "concurrency": 1, "key": "tag:"}, "key"),
+        ({"kinds": ["a"], "concurrency": 1, "key": "tenant+tenant"}, "key"),
+        ({"kinds": ["a"], "concurrency": 1, "key": "all+tenant"}, "key"),
+        ({"kinds": ["a"], "rate": 1, "per": 86_400, "burst": 40_000}, "burst"),
         ({"kinds": ["a"], "concurrency": 1, "cap": 1}, "cap"),
     ],
 )

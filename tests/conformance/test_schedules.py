@@ -12,6 +12,9 @@ from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import cron, limits, schedules
 from holdfast.errors import ScheduleNotFound
+from holdfast.operations.claim import seconds_to_next_change
+from holdfast.operations.jobs import seconds_to_due
+from holdfast.storage.runners import SyncRunner
 from holdfast.tasks.task import definition_of
 from holdfast.types import Finding
 from tests.support.assertions import refused
@@ -166,6 +169,12 @@ class TestFiring:
         both = queue.claim_many(kinds=["report"])
         assert len(both) == 2
 
+    def test_an_idle_worker_waits_until_the_earliest_tick(self, queue: Queue, noon: ManualClock) -> None:
+        queue.schedules.set("late", kind="report", cron="@daily")
+        queue.schedules.set("early", kind="report", every=60)
+        noon.advance(20)
+        assert SyncRunner(state_of(queue).store).read(seconds_to_next_change) == 10
+
     def test_a_waiting_claim_and_a_session_claim_fire_as_well(self, queue: Queue, noon: ManualClock) -> None:
         queue.schedules.set("a", kind="report", every=60)
         noon.advance(60)
@@ -236,6 +245,31 @@ class TestFiring:
         queue.settle(claim, Failed("no", permanent=True))
         noon.advance(50)
         assert fired(queue) == ["2026-06-01T12:01", "2026-06-01T12:03"]
+
+    def test_jobs_of_a_paused_lane_wait_one_for_each_tick_or_one_at_most(
+        self, queue: Queue, noon: ManualClock
+    ) -> None:
+        queue.lanes.set("slow", state="paused")
+        queue.schedules.set("each", kind="each", every=60, lane="slow")
+        queue.schedules.set("once", kind="once", every=60, lane="slow", overlap="skip")
+        for _ in range(3):
+            noon.advance(60)
+            queue.claim_many(lanes=["slow"])
+
+        assert fired(queue, "each") == ["2026-06-01T12:01", "2026-06-01T12:02", "2026-06-01T12:03"]
+        assert fired(queue, "once") == ["2026-06-01T12:01"]
+        [waiting] = queue.jobs(kind="once")
+        assert "lane slow is paused" in queue.why(waiting.id).summary
+        queue.lanes.set("slow", state="active")
+        assert len(queue.claim_many(lanes=["slow"], limit=9)) == 4
+
+    def test_the_longest_name_of_a_schedule_and_of_a_tenant_fits_the_ids_of_its_jobs(
+        self, queue: Queue, noon: ManualClock
+    ) -> None:
+        queue.schedules.set("n" * 120, kind="report", every=60, tenant="t" * 120)
+        noon.advance(60)
+        assert fired(queue) == ["2026-06-01T12:01"]
+        assert queue.schedules.get("n" * 120, tenant="t" * 120).problem is None
 
     def test_a_refused_job_is_a_problem_of_its_schedule_alone(self, queue: Queue, noon: ManualClock) -> None:
         queue.lanes.set("full", state="draining")
@@ -440,26 +474,22 @@ class TestDeclared:
         assert queue.schedules.get("a").every == 30
 
     def test_doctor_names_what_no_worker_declares(self, queue: Queue, clock: ManualClock) -> None:
-        assert not self.findings(queue)
+        assert not _findings(queue)
         self.declare(queue)
-        assert [finding.status for finding in self.findings(queue)] == ["ok"]
+        assert [finding.status for finding in _findings(queue)] == ["ok"]
         clock.advance(25 * HOUR)
         queue.claim_many(kinds=["none"])
-        [finding] = self.findings(queue)
+        [finding] = _findings(queue)
         assert finding.status == "warning"
         assert "no worker has declared it since" in finding.detail
 
     def test_doctor_names_problems_and_overdue_ticks(self, queue: Queue, noon: ManualClock) -> None:
         queue.schedules.set("a", kind="report", every=60)
         noon.advance(300)
-        assert "overdue" in self.findings(queue)[0].detail
+        assert "overdue" in _findings(queue)[0].detail
         queue.claim_many(kinds=["none"])
         noon.shift_wall_clock(-48 * HOUR)
-        assert "ahead" in self.findings(queue)[0].detail
-
-    @staticmethod
-    def findings(queue: Queue) -> list[Finding]:
-        return [finding for finding in queue.admin.report().findings if finding.name == "schedules"]
+        assert "ahead" in _findings(queue)[0].detail
 
 
 def test_a_job_of_a_tick_runs_like_any_other(queue: Queue, noon: ManualClock) -> None:
@@ -471,22 +501,63 @@ def test_a_job_of_a_tick_runs_like_any_other(queue: Queue, noon: ManualClock) ->
     assert queue.settle(start(queue, job), Done(1)).result == 1
 
 
-def test_a_zone_that_this_process_does_not_know_is_fired_by_the_stored_ticks(
-    queue: Queue, noon: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue.schedules.set("a", kind="report", cron="* * * * *", zone="Europe/Berlin")
-    monkeypatch.setattr(cron, "zone_of", _unknown)
-    for _ in range(40):
+class TestWithoutTimeZones:
+    @pytest.fixture
+    def used_up(self, queue: Queue, noon: ManualClock, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        """A schedule whose stored ticks are used up by processes that do not know its zone."""
+        queue.schedules.set("a", kind="report", cron="* * * * *", zone="Europe/Berlin")
+        monkeypatch.setattr(cron, "zone_of", _unknown)
+        for _ in range(40):
+            noon.advance(60)
+            fired(queue)
+        return monkeypatch
+
+    def test_the_stored_ticks_are_fired_and_further_ones_once_the_zone_is_known(
+        self, queue: Queue, noon: ManualClock, used_up: pytest.MonkeyPatch
+    ) -> None:
+        assert len(fired(queue)) == 32
+        assert queue.schedules.get("a").next_at is None
+        assert [one.detail for one in _findings(queue)] == ["a: it has no next tick"]
+
+        used_up.undo()
+        noon.advance(60)
+        assert fired(queue)[32:] == ["2026-06-01T12:41"]
+        assert queue.schedules.get("a").next_at == datetime(2026, 6, 1, 12, 42, tzinfo=UTC)
+
+    def test_a_pause_and_a_change_are_as_for_others(
+        self, queue: Queue, noon: ManualClock, used_up: pytest.MonkeyPatch
+    ) -> None:
+        queue.schedules.pause("a")
+        assert queue.claim_many(kinds=["none"]) == []
+        # No wake row is left, which claims would look at again and again.
+        assert SyncRunner(state_of(queue).store).read(seconds_to_due, ticks=True) is None
+        used_up.undo()
+        assert queue.schedules.resume("a").next_at == datetime(2026, 6, 1, 12, 41, tzinfo=UTC)
+        noon.advance(60)
+        assert fired(queue)[32:] == ["2026-06-01T12:41"]
+
+    def test_doctor_warns_when_stored_ticks_run_low(
+        self, queue: Queue, noon: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.schedules.set("a", kind="report", cron="* * * * *", zone="Europe/Berlin")
+        queue.schedules.set("leap", kind="report", cron="0 0 29 2 *", zone="Europe/Berlin")
+        monkeypatch.setattr(cron, "zone_of", _unknown)
+        noon.advance(15 * 60)
+        fired(queue)
+        monkeypatch.undo()
+        assert [one.status for one in _findings(queue)] == ["ok"]
+        monkeypatch.setattr(cron, "zone_of", _unknown)
         noon.advance(60)
         fired(queue)
+        monkeypatch.undo()
+        assert [one.detail for one in _findings(queue)] == ["a: only 16 of its ticks are known"]
+        noon.advance(60)
+        fired(queue)
+        assert [one.status for one in _findings(queue)] == ["ok"]
 
-    assert len(fired(queue)) == 32
-    assert queue.schedules.get("a").next_at is None
 
-    monkeypatch.undo()
-    noon.advance(60)
-    assert len(fired(queue)) == 33
-    assert queue.schedules.get("a").next_at is not None
+def _findings(queue: Queue) -> list[Finding]:
+    return [finding for finding in queue.admin.report().findings if finding.name == "schedules"]
 
 
 def _unknown(name: str, field: str = "zone") -> Any:

@@ -192,6 +192,35 @@ def test_an_offered_entry_that_joins_the_turn_of_another_key_leaves_its_room_to_
     assert texts(take_any(queue)) == ["b1"]
 
 
+def test_a_turn_that_is_deferred_can_close_the_key(limited: Queue, clock: ManualClock) -> None:
+    say(limited, "a1", session="a")
+    say(limited, "b1", session="b")
+    say(limited, "c1", session="c", tenant="other")
+    end(limited, take_any(limited, tenant="default"), Deferred(after=20, closes=True))
+    assert texts(take_any(limited)) == ["c1"]
+    assert limited.sessions.claim_next() is None
+    [use] = limited.limits.show("default")
+    assert use.closed
+    clock.advance(21)
+    probe = take_any(limited)
+    assert limited.sessions.claim_next() is None
+    end(limited, probe)
+    assert texts(take_any(limited)) != texts(probe)
+
+
+def test_the_usage_of_a_turn_is_a_refund_or_a_debt_once(queue: Queue) -> None:
+    queue.limits.set("tokens", kinds=["chat.message"], key="tenant", rate=1_000, per=3_600, weight="tokens")
+    say(queue, "a1", "a2", session="a")
+    turn = take_any(queue)
+    assert texts(turn) == ["a1", "a2"]
+    for _ in range(2):
+        # The same settlement again counts once.
+        queue.sessions.settle(turn, Done(usage={"tokens": 301}))
+    queue.claim_many(kinds=["none"])
+    [use] = queue.limits.show("default")
+    assert use.left == 699
+
+
 def test_rates_count_turns(queue: Queue, clock: ManualClock) -> None:
     queue.limits.set("turns", kinds=["chat.message"], rate=1, per=60)
     say(queue, "a1", "a2", session="a")

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers
 
 from holdfast.domain import gates
 
@@ -319,6 +321,18 @@ def test_a_heavy_job_starts_although_light_ones_keep_coming(overtaking: bool) ->
     for _ in range(200):
         model.second([1, 1])
     assert (40 in model.parked) == overtaking
+
+
+@given(integers(1, 1_000_000), integers(1_000, 86_400_000), integers(1, 1_000))
+def test_as_many_are_offered_room_as_may_start(rate: int, period_ms: int, burst: int) -> None:
+    limit = gates.LimitRow(1, "rate", ("call",), None, gates.ALL, None, rate, period_ms, burst)
+    room = gates.Room(limit, gates.Gate(1, 1, gates.ALL, 0, 0, "{}", 0), 0, 1_000_000)
+    assert room.free == burst
+    for _ in range(burst):
+        assert room.free > 0
+        assert room.admits()
+        room.take()
+    assert (room.free > 0) == room.admits()
 
 
 def test_corrections_return_and_owe_exactly_what_was_not_used_or_used_more() -> None:

@@ -112,6 +112,10 @@ class TestRefusals:
             encode(value)
         assert caught.value.field == field
 
+    def test_another_type_is_named(self) -> None:
+        with pytest.raises(InvalidInput, match="payload: a value of type object is not JSON; convert it"):
+            encode(object())
+
     @pytest.mark.parametrize(("value", "field"), REFUSED, ids=[str(index) for index in range(len(REFUSED))])
     def test_it_is_refused_as_well_deep_in_a_crowd(self, value: Any, field: str) -> None:
         with pytest.raises(InvalidInput) as caught:

@@ -257,6 +257,7 @@ def test_the_backoff_of_a_task_serves_jobs_that_bring_none() -> None:
 def test_a_handler_may_ask_for_its_outcome(how: Any) -> None:
     assert ended(how(Retry())) == Failed("the handler requested a retry", reason="retry")
     assert ended(how(Retry("busy", after=30, reason="rate_limit"))) == Failed("busy", "rate_limit", retry_after=30)
+    assert ended(how(Retry("busy", after=30, closes=True))) == Deferred(after=30, closes=True)
     assert ended(how(Fail("no such user", reason="no_user"))) == Failed("no such user", "no_user", permanent=True)
     assert ended(how(Defer(after=5))) == Deferred(after=5)
     assert ended(how(Defer(until=MOMENT))) == Deferred(until=MOMENT)

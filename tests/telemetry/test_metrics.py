@@ -45,6 +45,10 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     queue.enqueue("later", delay=60)
     queue.enqueue("unknown", lane="other")
     queue.lanes.set("other", target_age=60)
+    queue.limits.set("one", kinds=["limited"], concurrency=1)
+    limited = [queue.enqueue("limited").id for _ in range(2)]
+    queue.enqueue("after", after=limited)
+    queue.claim_many(kinds=["limited"], lease=600)
     with running_worker(queue, metrics=metrics, concurrency=3) as working:
         wait_finished(queue, enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
@@ -58,6 +62,8 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     assert found["holdfast_job_wait_seconds_count", frozenset(whose)] == 1
     assert found["holdfast_jobs_ready", frozenset({("lane", "other"), ("kind", "unknown")})] == 1
     assert found["holdfast_jobs_scheduled", frozenset()] == 1
+    assert found["holdfast_jobs_dependent", frozenset()] == 1
+    assert found["holdfast_jobs_parked", frozenset()] == 1
     assert found["holdfast_lane_target_age_seconds", frozenset({("lane", "other")})] == 60
     assert found["holdfast_lane_late", frozenset({("lane", "other")})] == 0
     assert found["holdfast_workers", frozenset({("state", "active")})] == 1

@@ -389,3 +389,36 @@ def test_without_a_horizon_time_does_not_move_to_ticks(queue: holdfast.Queue, cl
     queue.schedules.set("hourly", kind="report", payload={}, cron="@hourly")
 
     assert len(drain(queue, clock=clock)) == 0
+
+
+def test_jobs_of_a_full_key_run_one_after_the_other(queue: holdfast.Queue) -> None:
+    running: list[int] = []
+
+    @queue.task("call")
+    def call() -> None:
+        running.append(queue.counts()["running"])
+
+    queue.limits.set("one", kinds=["call"], key="tenant", concurrency=1)
+    queue.enqueue_many([call.new() for _ in range(4)])
+
+    assert drain(queue).counts == {"done": 4}
+    assert running == [1] * 4
+
+
+def test_with_a_horizon_time_moves_to_when_a_key_has_room(queue: holdfast.Queue, clock: ManualClock) -> None:
+    refused: list[str] = []
+
+    @queue.task("call")
+    def call(context: holdfast.Context) -> None:
+        if not refused:
+            refused.append(context.job.id)
+            raise holdfast.Retry(after=300, closes=True)
+
+    queue.limits.set("api", kinds=["call"], rate=2, per=60)
+    queue.enqueue_many([call.new() for _ in range(5)])
+    begun = clock.time
+
+    assert drain(queue, clock=clock, horizon=200).counts == {"deferred": 1}
+    assert queue.counts() == {"scheduled": 1, "parked": 4}
+    assert drain(queue, clock=clock, horizon=600).counts == {"done": 5}
+    assert clock.time - begun >= timedelta(seconds=300 + 2 * 30)

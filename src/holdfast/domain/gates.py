@@ -20,6 +20,9 @@ _AND: Final = "+"
 _JOINED: Final = " / "
 """Between the parts of a key."""
 _SOURCES: Final = (ALL, "tenant", "affinity", "given")
+_YEARS_MAX: Final = 100
+_FILL_US_MAX: Final = _YEARS_MAX * 366 * limits.DAY_MS * 1000
+"""How long a burst may take to fill, and a debt to be paid off: a longer time would not fit the store."""
 
 
 class LimitOptions(TypedDict, total=False):
@@ -141,8 +144,14 @@ class LimitRow(NamedTuple):
         return (self.kinds, self.lanes, self.key_source)
 
     def cost_us(self, weight: int) -> int:
-        """Return the microseconds of the full rate that a start of this weight uses up."""
+        """Return the microseconds of the full rate that a start of this weight uses up, rounded down."""
         return weight * (self.period_ms or 0) * 1000 // (self.rate or 1)
+
+    def used_until_us(self, until_us: int, weight: int, now_ms: int) -> int:
+        """Return the time up to which the rate is used up after starts of this weight."""
+        now_us = now_ms * 1000
+        latest_us = now_us + self.cost_us(self.burst or 1) + _FILL_US_MAX
+        return min(max(until_us, now_us) + self.cost_us(weight), latest_us)
 
     def weight_of(self, job: JobRow, given: int | None) -> int:
         """Return what a start of *job* counts: 1, unless the limit counts weights and the job has one."""
@@ -198,10 +207,10 @@ class Room:
 
     def take(self, weight: int = 1) -> None:
         """Start a job."""
-        cost_us = self._limit.cost_us(weight)
+        used_us = self._limit.used_until_us(self._used_us, weight, self._now_ms)
         self.jobs -= 1
-        self._used_us += cost_us
-        self._left_us -= cost_us
+        self._left_us -= used_us - self._used_us
+        self._used_us = used_us
 
     @property
     def free(self) -> int:
@@ -214,7 +223,8 @@ class Room:
         limit = self._limit
         if limit.rate is None or limit.period_ms is None:
             return None
-        return self._left_us * limit.rate // (limit.period_ms * 1000)
+        # The largest weight whose cost, which is rounded down, is left.
+        return ((self._left_us + 1) * limit.rate - 1) // (limit.period_ms * 1000)
 
     def opens_at_ms(self, weight: int = 1) -> int | None:
         """Return when a job may start, if time alone decides; None if it may now, or if others have to end."""
@@ -238,17 +248,12 @@ def used_at_most_us(limit: LimitRow, starts: int, now_ms: int) -> int:
     return now_ms * 1000 + limit.cost_us(limit.burst or 1) - starts * limit.cost_us(1)
 
 
-def used_until_us(until_us: int, cost_us: int, now_ms: int) -> int:
-    """Return the time up to which a rate is used up after starts of this cost."""
-    return max(until_us, now_ms * 1000) + cost_us
-
-
 def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
     """Return *gate* after jobs have used so much more than they weighed, or less if it is negative."""
     if limit.rate is None:
         return gate
     if weight > 0:
-        return gate._replace(until_us=used_until_us(gate.until_us, limit.cost_us(weight), now_ms))
+        return gate._replace(until_us=limit.used_until_us(gate.until_us, weight, now_ms))
     return gate._replace(until_us=max(gate.until_us - limit.cost_us(-weight), 0))
 
 
@@ -261,6 +266,23 @@ def bounded(limit: LimitRow, gate: Gate, now_ms: int) -> Gate:
     if limit.weight is not None or limit.rate is None or gate.until_us <= most_us:
         return gate
     return gate._replace(until_us=most_us)
+
+
+class Rescaling(NamedTuple):
+    """How the gates of a limit keep what starts have used up when its rate changes."""
+
+    factor: float
+    """How many times as long as before it takes until the same starts are paid off."""
+    longest_us: int
+    """The longest time that it may take."""
+
+
+def rescaling(before: LimitRow, after: LimitRow) -> Rescaling | None:
+    """Return how gates change when the rate of their limit does; None if it stays, or one of both has none."""
+    if not (before.rate and before.period_ms and after.rate and after.period_ms):
+        return None
+    factor = after.period_ms * before.rate / (before.period_ms * after.rate)
+    return None if factor == 1 else Rescaling(factor, after.cost_us(after.burst or 1) + _FILL_US_MAX)
 
 
 PROBED: Final = 1
@@ -342,7 +364,10 @@ def check_limit(name: object, options: Mapping[str, Any]) -> LimitRow:
         burst = rate if burst is None else burst
     source = _source(options.get("key", ALL))
     weight = None if weight is None else validation.name(weight, "weight", limits.LIMIT_NAME_CHARS_MAX)
-    return LimitRow(0, check_name(name), kinds, lanes, source, concurrency, rate, period_ms, burst, weight)
+    new = LimitRow(0, check_name(name), kinds, lanes, source, concurrency, rate, period_ms, burst, weight)
+    if new.cost_us(burst or 1) > _FILL_US_MAX:
+        raise errors.InvalidInput("burst", f"would take more than {_YEARS_MAX} years to fill at this rate")
+    return new
 
 
 def _names(options: Mapping[str, Any], field: str, count_max: int) -> tuple[str, ...] | None:
@@ -363,12 +388,15 @@ def _count(options: Mapping[str, Any], field: str, high: int) -> int | None:
 def _source(value: object) -> str:
     text = validation.name(value, "key")
     parts = text.split(_AND)
-    known = all(part in _SOURCES or (part.startswith(TAG) and len(part) > len(TAG)) for part in parts)
-    if known and len(set(parts)) == len(parts) and (len(parts) == 1 or ALL not in parts):
-        return text
-    raise errors.InvalidInput(
-        "key", f"must be one of {', '.join(_SOURCES)} or tag:NAME, or some of them joined by +, not {text!r}"
-    )
+    if not all(part in _SOURCES or (part.startswith(TAG) and len(part) > len(TAG)) for part in parts):
+        raise errors.InvalidInput(
+            "key", f"must be one of {', '.join(_SOURCES)} or tag:NAME, or some of them joined by +, not {text!r}"
+        )
+    if twice := next((part for part in parts if parts.count(part) > 1), None):
+        raise errors.InvalidInput("key", f"names {twice} more than once: {text!r}")
+    if ALL in parts and len(parts) > 1:
+        raise errors.InvalidInput("key", f"joins all with others: {text!r}; leave all out")
+    return text
 
 
 def check_overlap(new: LimitRow, others: Iterable[LimitRow]) -> None:

@@ -369,6 +369,12 @@ def declared(stored: StoredSchedule | None, definition: Definition, owner: str, 
     return changed(stored, definition, now_ms)._replace(owner=owner, declared_at_ms=now_ms)
 
 
+def runs_low(stored: StoredSchedule, now_ms: int) -> bool:
+    """Return whether few ticks are stored, of less than a year: what fires them has no time zone data."""
+    few = len(stored.ticks) <= TICKS_KEPT // 2
+    return few and max(stored.ticks, default=now_ms) - now_ms < 366 * limits.DAY_MS
+
+
 def is_silenced(stored: StoredSchedule, now_ms: int) -> bool:
     """Return whether the clock was ahead when the last tick was fired, so that a day or more has no ticks."""
     return stored.last_at_ms - now_ms > limits.DAY_MS

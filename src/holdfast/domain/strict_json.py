@@ -125,7 +125,7 @@ def _refuse(value: object, field: str, depth: int = 0) -> None:
                 _refuse(item, f"{field}.{key}", depth + 1)
         case _:
             remedy = "convert it to a string, number, list or dict"
-            raise errors.InvalidInput(field, f"a {type(value).__name__} is not JSON; {remedy}")
+            raise errors.InvalidInput(field, f"a value of type {type(value).__name__} is not JSON; {remedy}")
 
 
 def _refuse_key(key: object, field: str) -> None:

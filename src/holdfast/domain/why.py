@@ -225,8 +225,11 @@ def _limit(facts: GateFacts) -> Reason:
     where = f"limit {limit.name} for key {gate.key}"
     if room.admits(facts.weight):
         return Reason("limit", f"{where} has room: {used}", detail=detail)
+    state = "is closed" if gate.closed_until_ms else "is full"
     opens = "" if opens_at is None else f"; it opens at {opens_at:%H:%M:%S} UTC"
-    return Reason("limit", f"{where} is full: {used}, {facts.parked:,} parked{opens}", True, opens_at, detail)  # noqa: FBT003
+    if gate.closed_until_ms and opens_at is None:
+        opens = "; it opens when what runs now has ended"
+    return Reason("limit", f"{where} {state}: {used}, {facts.parked:,} parked{opens}", True, opens_at, detail)  # noqa: FBT003
 
 
 def _served(facts: Facts) -> Reason:

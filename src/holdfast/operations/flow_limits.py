@@ -42,6 +42,8 @@ async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
     if stored is not None and stored.subject == new.subject:
         new = new._replace(number=stored.number)
         await tx.write_limit(new)
+        if (rescaling := domain_gates.rescaling(stored, new)) is not None:
+            await tx.rescale_gates(new.number, rescaling, now)
     else:
         if stored is not None:
             await tx.delete_limit(stored.number)

@@ -369,7 +369,10 @@ def _schedule_problems(stored: schedules.StoredSchedule, now_ms: int) -> list[tu
         detail = f"its last tick was at {until:%Y-%m-%d %H:%M} UTC, when the clock was ahead"
         found.append((detail, f"`holdfast schedules pause {name}`, then `holdfast schedules resume {name}`"))
     if stored.next_at_ms is None:
-        found.append(("it has no next tick", "this process may have no time zone data; install tzdata"))
+        found.append(("it has no next tick", "its workers may have no time zone data; install tzdata"))
     elif now_ms - stored.next_at_ms > 60_000:
         found.append(("its next tick is overdue", "start a worker or `holdfast serve`"))
+    elif schedules.runs_low(stored, now_ms):
+        remedy = "some workers may have no time zone data; install tzdata there"
+        found.append((f"only {len(stored.ticks)} of its ticks are known", remedy))
     return found

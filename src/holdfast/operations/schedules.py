@@ -89,7 +89,7 @@ async def declare(
 async def _write(
     tx: StoreTransaction, before: schedules.StoredSchedule | None, after: schedules.StoredSchedule
 ) -> None:
-    """Write a schedule, and its wake row if the next tick has changed."""
+    """Write a schedule, and its wake row if the next tick has changed, or whether it is paused."""
     if before is None:
         number = await tx.insert_schedule(after)
         if number is None:
@@ -97,7 +97,7 @@ async def _write(
         after = after._replace(number=number)
     else:
         await tx.write_schedule(after)
-    if before is not None and before.next_at_ms == after.next_at_ms:
+    if before is not None and (before.next_at_ms, before.paused) == (after.next_at_ms, after.paused):
         return
     await tx.delete_wakes_of("schedule", after.number)
     if after.next_at_ms is not None:

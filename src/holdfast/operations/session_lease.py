@@ -13,7 +13,7 @@ from holdfast.domain.claims import JobFence, Renewal, fence_of
 from holdfast.domain.job import WAITING, Job, JobRow, job_of
 from holdfast.domain.outcomes import CheckedOutcome, children_of
 from holdfast.domain.routing import RoutingTable
-from holdfast.operations import artifacts, enqueue, session_enqueue, settle
+from holdfast.operations import artifacts, enqueue, gates, session_enqueue, settle
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.lease import held_job, lock_held
 from holdfast.operations.sessions import refresh_heads, refresh_sessions
@@ -178,7 +178,13 @@ async def settle_session(
         if duplicate is None:
             raise
         return list(map(job_of, duplicate))
+    for transition, checked in zip(decided, outcomes, strict=True):
+        await settle.close_gate(tx, routing, checked, transition.after)
     settled = await apply_transitions(tx, routing, decided, now)
+    if routing.has_weights and any(checked.usage for checked in outcomes):
+        # The first entry counts at a gate; what is reported with the others is not counted again.
+        used = [(job, dict(checked.usage)) for job, checked in zip(settled, outcomes, strict=True)]
+        await gates.report_usage(tx, routing, used)
     for job, checked in zip(settled, outcomes, strict=True):
         await enqueue.enqueue_jobs(tx, children_of(job, checked.follow_ups), "follow_ups")
         await artifacts.write_outputs(tx, job, checked.artifacts, now)

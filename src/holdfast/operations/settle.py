@@ -227,8 +227,7 @@ async def _settle_each(
             settled = await find_duplicate_settlement(tx, jobs.get(seq), fence, checked)
             call.settlements.append(Settlement(claim, job_of(settled)) if settled else Settlement(claim, error=lost))
             continue
-        if type(checked.outcome) is Deferred and checked.outcome.closes and routing.has_limits:
-            await tx.close_gate_of(seq, transition.after.due_at_ms)
+        await close_gate(tx, routing, checked, transition.after)
         if checked.follow_ups:
             await _flush(tx, call)
             settled_with = await _settle_with_follow_ups(tx, call, claim, checked, transition)
@@ -250,6 +249,12 @@ async def _settle_each(
     if used:
         await gates.report_usage(tx, routing, used)
     return call.settlements
+
+
+async def close_gate(tx: StoreTransaction, routing: RoutingTable, checked: CheckedOutcome, after: JobRow) -> None:
+    """Close the key of a job whose deferral asks for it, until the job is due again."""
+    if type(checked.outcome) is Deferred and checked.outcome.closes and routing.has_limits:
+        await tx.close_gate_of(after.seq, after.due_at_ms)
 
 
 class _SettleCall(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.domain.clock import Now
-from holdfast.domain.gates import Gate, LimitRow, WaitingGate
+from holdfast.domain.gates import Gate, LimitRow, Rescaling, WaitingGate
 from holdfast.domain.job import JobRow
 
 GateKey = tuple[int, str]
@@ -172,6 +172,10 @@ class GatesTransaction(ABC):
     @abstractmethod
     async def wake_gates(self, seqs: Sequence[int]) -> None:
         """Append wake rows of the gates that these jobs name."""
+
+    @abstractmethod
+    async def rescale_gates(self, number: int, rescaling: Rescaling, now: Now) -> None:
+        """Write how far starts have used up the rate of a limit that has changed, for all its gates."""
 
     @abstractmethod
     async def wake_gates_of_limit(self, number: int) -> None:

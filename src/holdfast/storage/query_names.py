@@ -293,6 +293,7 @@ SharedQuery: TypeAlias = Literal[
     "gates_insert",
     "gates_lock",
     "gates_of_key",
+    "gates_rescale",
     "gates_shift",
     "gates_stalled",
     "gates_use",

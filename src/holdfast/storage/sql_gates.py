@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Now
-from holdfast.domain.gates import Gate, LimitRow, WaitingGate
+from holdfast.domain.gates import Gate, LimitRow, Rescaling, WaitingGate
 from holdfast.domain.job import JobRow
 from holdfast.storage.gates_contract import GateKey, GateUse, JobAtGate, ParkedJob
 from holdfast.storage.sql_queries import Row, SqlQueries
@@ -196,6 +196,10 @@ class SqlGates(SqlQueries):
         """Append wake rows of the gates of jobs."""
         if seqs:
             await self.query("wake_gates", {"seqs": list(seqs)})
+
+    async def rescale_gates(self, number: int, rescaling: Rescaling, now: Now) -> None:
+        """Write how far starts have used up a rate that has changed."""
+        await self.query("gates_rescale", {"number": number, **rescaling._asdict(), "now_us": now.wall_ms * 1000})
 
     async def wake_gates_of_limit(self, number: int) -> None:
         """Append wake rows of all gates of a limit."""

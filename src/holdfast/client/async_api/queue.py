@@ -277,8 +277,11 @@ class AsyncJobMethods(AsyncContentWrites):
         """
         force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
         if root is None:
-            given = validate_calls.job_id(job_id)  # type: ignore[arg-type]  # None is refused
-            return await self._runner.write(admin_operations.cancel, given, tenant, force=force)
+            if job_id is None:
+                raise errors.InvalidInput("job_id", "must be given, or root")
+            return await self._runner.write(
+                admin_operations.cancel, validate_calls.job_id(job_id), tenant, force=force
+            )
         if job_id is not None:
             raise errors.InvalidInput("root", "cannot be combined with job_id; give one of them")
         checked = validation.name(root, "root", limits.JOB_ID_CHARS_MAX)

@@ -138,6 +138,13 @@ select g.gate, g.flow_limit, g.key, g.until_us, g.closed_until_ms, g.turns, g.wa
   join holdfast.gate g on g.flow_limit = l.number and g.key = %(key)s
  order by l.name;
 
+-- name: gates_rescale
+-- Write how far starts have used up the rate of a limit, after the rate has changed.
+update holdfast.gate
+   set until_us = %(now_us)s::bigint
+                  + least((until_us - %(now_us)s::bigint) * %(factor)s::float8, %(longest_us)s::float8)::bigint
+ where flow_limit = %(number)s and until_us > %(now_us)s::bigint;
+
 -- name: gates_shift
 -- Move the times up to which gates of a limit are used up back, where they are late.
 update holdfast.gate set until_us = until_us - %(by_us)s

@@ -135,6 +135,11 @@ select g.key, g.gate, g.until_us, g.closed_until_ms,
   from json_each(:keys) p
  cross join holdfast_gate g on g.flow_limit = :number and g.key = p.value;
 
+-- name: gates_rescale
+-- Write how far starts have used up the rate of a limit, after the rate has changed.
+update holdfast_gate set until_us = :now_us + cast(min((until_us - :now_us) * :factor, :longest_us) as integer)
+ where flow_limit = :number and until_us > :now_us;
+
 -- name: gates_shift
 -- Move the times up to which gates of a limit are used up back, where they are late.
 update holdfast_gate set until_us = until_us - :by_us
