@@ -156,7 +156,7 @@ def _copy_parked(url: str | None, address: str, each: int) -> None:
             connection.commit()
         return
     with psycopg.connect(url, autocommit=True) as server:
-        for table in ("job", "ready_job", "open_job"):
+        for table in ("job", "open_job"):
             found = server.execute(
                 "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0", [f"holdfast.{table}"]
             )

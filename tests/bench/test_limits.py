@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from bench import limits
+from bench.postgres.server import Arena
 
 
-def test_a_short_run_has_a_figure_for_every_limit() -> None:
-    costs = limits.measure(None, rounds=1, jobs=20, keys=2, parked=4)
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The store: a new database, or None for a new file."""
+    if request.param == "sqlite":
+        yield None
+        return
+    with Arena() as arena, arena.fresh() as made:
+        yield made
+
+
+@pytest.mark.slow("the bench has its own server")
+def test_a_short_run_has_a_figure_for_every_limit(url: str | None) -> None:
+    costs = limits.measure(url, rounds=1, jobs=20, keys=2, parked=4)
 
     assert set(costs.microseconds) == {limits.PLAIN, *limits.LIMITS}
     assert all(costs.ratio(name) > 0 for name in limits.LIMITS)
