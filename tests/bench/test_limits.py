@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from io import StringIO
 
 import pytest
+from bench.postgres.server import Arena
 from rich.console import Console
 
 from bench import limits
-from bench.postgres.server import Arena
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
