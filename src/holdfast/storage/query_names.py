@@ -384,6 +384,7 @@ PostgresQuery: TypeAlias = Literal[
     "gates_ending",
     "plain_claim",
     "plain_claim_gated",
+    "plain_claim_gated_undoing",
     "plain_guard",
     "plain_heartbeat",
     "plain_hold",

@@ -68,6 +68,7 @@ class PostgresState(RoutingCache):
         self.scan_positions = ScanPositions()
         self.due_watermarks = DueWatermarks()
         self.ready_floors = ReadyFloors()
+        self.savepoints_left = 0
         self._session_claim_at = 0.0
 
     def session_claims_are_rare(self) -> bool:
