@@ -312,7 +312,9 @@ class TestLimits:
         queue.enqueue("other")
         held, _ = watched.claim()
         for turn in range(2):
-            queue.enqueue_many([NewJob("send", priority=-n, tags={"order": order}) for n, (_, order) in enumerate(NAMED)])
+            queue.enqueue_many(
+                [NewJob("send", priority=-n, tags={"order": order}) for n, (_, order) in enumerate(NAMED)]
+            )
             watched.sent.clear()
             held = list(queue.settle_and_claim([(claim, Done()) for claim in held], limit=8, worker="w").claims)
             # Offered jobs of the turns before come first.

@@ -37,8 +37,8 @@ ROUTES_MAX: Final = 32
 _NO_PREFERENCE: Final = Preference()
 # The error code of a plain form that was undone because a lease is lost.
 UNDONE: Final = "HF001"
-# That of a claim that was undone because a job of a later level has no room, and how many claims then have a savepoint:
-# without one a claim takes less time, but it fails as a whole, which the server logs.
+# That of a claim that was undone because a job of a later level has no room, and how many claims then have a
+# savepoint: without one a claim takes less time, but it fails as a whole, which the server logs.
 _NO_ROOM: Final = "HF002"
 _SAVEPOINTS: Final = 1_000
 
