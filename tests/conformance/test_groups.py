@@ -52,22 +52,6 @@ def fill(queue: Queue, lanes: list[str]) -> None:
             group.enqueue("page", lane=lane)
 
 
-class TestMembers:
-    @pytest.mark.parametrize("options", [{}, {"session": "s"}, {"session": "s", "message_id": "m"}], ids=str)
-    def test_the_id_that_the_block_returns_is_that_of_the_job(self, queue: Queue, options: dict[str, Any]) -> None:
-        with queue.group("g") as group:
-            first = group.enqueue("page", **options)
-            second = group.enqueue("index", after=[first])
-        assert [job.id for job in queue.parents(second)] == [first]
-        assert sorted(job.id for job in queue.jobs(group="g")) == sorted([first, second])
-
-    def test_an_entry_that_was_enqueued_before_is_the_member(self, queue: Queue) -> None:
-        entry = queue.enqueue("page", session="s", message_id="m")
-        with queue.group("g") as group:
-            assert group.enqueue("page", session="s", message_id="m") != entry.id
-        assert [job.id for job in queue.jobs(group="g")] == [entry.id]
-
-
 class TestEnds:
     def test_another_look_at_a_group_that_has_ended_changes_nothing(self, queue: Queue, clock: ManualClock) -> None:
         [job_id] = make(queue, 1)
@@ -186,6 +170,20 @@ class TestEnds:
 
 
 class TestMembers:
+    @pytest.mark.parametrize("options", [{}, {"session": "s"}, {"session": "s", "message_id": "m"}], ids=str)
+    def test_the_id_that_the_block_returns_is_that_of_the_job(self, queue: Queue, options: dict[str, Any]) -> None:
+        with queue.group("g") as group:
+            first = group.enqueue("page", **options)
+            second = group.enqueue("index", after=[first])
+        assert [job.id for job in queue.parents(second)] == [first]
+        assert sorted(job.id for job in queue.jobs(group="g")) == sorted([first, second])
+
+    def test_an_entry_that_was_enqueued_before_is_the_member(self, queue: Queue) -> None:
+        entry = queue.enqueue("page", session="s", message_id="m")
+        with queue.group("g") as group:
+            assert group.enqueue("page", session="s", message_id="m") != entry.id
+        assert [job.id for job in queue.jobs(group="g")] == [entry.id]
+
     def test_an_exception_stores_nothing(self, queue: Queue) -> None:
         def interrupted() -> None:
             with queue.group("g") as group:
