@@ -178,6 +178,21 @@ class TestMembers:
         assert [job.id for job in queue.parents(second)] == [first]
         assert sorted(job.id for job in queue.jobs(group="g")) == sorted([first, second])
 
+    def test_one_that_had_ended_before_it_joined_is_counted_again_after_a_requeue(self, queue: Queue) -> None:
+        first = queue.enqueue("page", dedupe_key="k", dedupe_for=600)
+        end(queue, first.id, done=False)
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            group.enqueue("page", dedupe_key="k", dedupe_for=600)
+            group.enqueue("page.1", job_id="other")
+        assert (queue.groups.get("g").failed, queue.groups.get("g").unfinished) == (1, 1)
+        queue.requeue(first.id)
+        assert queue.groups.get("g").unfinished == 2
+        end(queue, "other")
+        end(queue, first.id)
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+        assert existing(queue, ON_SUCCESS) == [ON_SUCCESS]
+
     def test_an_entry_that_was_enqueued_before_is_the_member(self, queue: Queue) -> None:
         entry = queue.enqueue("page", session="s", message_id="m")
         with queue.group("g") as group:
