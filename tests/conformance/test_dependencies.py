@@ -430,23 +430,6 @@ class TestTrees:
         finish(queue, child)
         assert state(queue, grandchild) == "ready"
 
-    def test_a_child_of_several_failed_parents_comes_back_with_the_last_of_them(self, queue: Queue) -> None:
-        parents = [queue.enqueue("a"), queue.enqueue("b"), queue.enqueue("c")]
-        child = queue.enqueue("d", after=[parent.id for parent in parents])
-        for parent in parents:
-            fail(queue, parent)
-        assert state(queue, child) == "cancelled"
-        queue.requeue(parents[0].id, with_children=True)
-        finish(queue, parents[0])
-        queue.requeue(parents[1].id, with_children=True)
-        assert state(queue, child) == "cancelled"
-        queue.requeue(parents[2].id, with_children=True)
-        assert state(queue, child) == "dependent"
-        finish(queue, parents[2])
-        assert state(queue, child) == "dependent"
-        finish(queue, parents[1])
-        assert state(queue, child) == "ready"
-
     def test_a_large_number_of_children_is_brought_back_in_chunks(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
