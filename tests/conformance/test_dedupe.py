@@ -262,6 +262,26 @@ class TestScope:
         assert (again.id, again.created) == (first.id, False)
         assert queue.enqueue("b", dedupe_key="k", dedupe_scope="tenant", tenant="other").created
 
+    @pytest.mark.parametrize("options", [{"on_duplicate": "replace"}, {"debounce": 5}])
+    def test_it_gives_no_job_the_content_of_another_kind(self, queue: Queue, options: dict[str, Any]) -> None:
+        """The handler of the one kind would get the payload of the other."""
+        first = queue.enqueue("a", {"a": 1}, dedupe_key="k", dedupe_scope="tenant")
+        with pytest.raises(Conflict, match="of kind 'a'"):
+            queue.enqueue("b", {"b": 2}, dedupe_key="k", dedupe_scope="tenant", **options)
+        assert queue.get(first.id).payload == {"a": 1}
+        queue.enqueue("a", {"a": 3}, dedupe_key="k", dedupe_scope="tenant", **options)
+        assert queue.get(first.id).payload == {"a": 3}
+
+    def test_nor_the_successor(self, queue: Queue) -> None:
+        tenant_wide: dict[str, Any] = {"dedupe_key": "k", "dedupe_scope": "tenant", "on_duplicate": "run_again"}
+        queue.enqueue("a", {"a": 1}, **tenant_wide)
+        queue.claim()
+        successor = queue.enqueue("b", {"b": 2}, **tenant_wide)
+        assert successor.created
+        with pytest.raises(Conflict, match="of kind 'b'"):
+            queue.enqueue("a", {"a": 3}, **tenant_wide)
+        assert queue.get(successor.id).payload == {"b": 2}
+
     def test_the_two_scopes_are_separate(self, queue: Queue) -> None:
         queue.enqueue("a", dedupe_key="k", dedupe_scope="tenant")
         assert queue.enqueue("a", dedupe_key="k", dedupe_scope="kind").created

@@ -170,6 +170,35 @@ class TestEnds:
 
 
 class TestMembers:
+    @pytest.mark.parametrize("options", [{}, {"session": "s"}, {"session": "s", "message_id": "m"}], ids=str)
+    def test_the_id_that_the_block_returns_is_that_of_the_job(self, queue: Queue, options: dict[str, Any]) -> None:
+        with queue.group("g") as group:
+            first = group.enqueue("page", **options)
+            second = group.enqueue("index", after=[first])
+        assert [job.id for job in queue.parents(second)] == [first]
+        assert sorted(job.id for job in queue.jobs(group="g")) == sorted([first, second])
+
+    def test_one_that_had_ended_before_it_joined_is_counted_again_after_a_requeue(self, queue: Queue) -> None:
+        first = queue.enqueue("page", dedupe_key="k", dedupe_for=600)
+        end(queue, first.id, done=False)
+        with queue.group("g", on_success={"kind": "success"}) as group:
+            group.enqueue("page", dedupe_key="k", dedupe_for=600)
+            group.enqueue("page.1", job_id="other")
+        assert (queue.groups.get("g").failed, queue.groups.get("g").unfinished) == (1, 1)
+        queue.requeue(first.id)
+        assert queue.groups.get("g").unfinished == 2
+        end(queue, "other")
+        end(queue, first.id)
+        fold(queue)
+        assert queue.groups.get("g").state == "done"
+        assert existing(queue, ON_SUCCESS) == [ON_SUCCESS]
+
+    def test_an_entry_that_was_enqueued_before_is_the_member(self, queue: Queue) -> None:
+        entry = queue.enqueue("page", session="s", message_id="m")
+        with queue.group("g") as group:
+            assert group.enqueue("page", session="s", message_id="m") != entry.id
+        assert [job.id for job in queue.jobs(group="g")] == [entry.id]
+
     def test_an_exception_stores_nothing(self, queue: Queue) -> None:
         def interrupted() -> None:
             with queue.group("g") as group:

@@ -279,6 +279,29 @@ class TestParkedJobs:
         again = queue.enqueue("call", {"n": 7}, dedupe_key="k", on_duplicate="replace")
         assert (again.id, again.created, queue.get(parked).payload) == (parked, False, {"n": 7})
 
+    def test_it_starts_if_its_new_content_has_a_key_with_room(self, queue: Queue) -> None:
+        queue.limits.set("model", kinds=["call"], key="tag:model", concurrency=1)
+        enqueue(queue, 1, tags={"model": "x"})
+        moved = queue.enqueue("call", dedupe_key="k", tags={"model": "x"}, events="all")
+        assert len(queue.claim_many(limit=5)) == 1
+        assert queue.get(moved.id).state == "parked"
+        again = queue.enqueue("call", dedupe_key="k", tags={"model": "y"}, on_duplicate="replace")
+        assert again.job.state == "ready"
+        assert [claim.job.id for claim in queue.claim_many(limit=5)] == [moved.id]
+        names = [event.name for event in queue.events() if event.job_id == moved.id]
+        assert names == ["enqueued", "parked", "replaced", "unblocked", "claimed"]
+
+    def test_it_starts_if_its_new_content_weighs_less(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("tokens", kinds=["call"], rate=100, per=3600, weight="tokens")
+        queue.enqueue("call", {"tokens": 90})
+        heavy = queue.enqueue("call", {"tokens": 90}, dedupe_key="k")
+        [light] = enqueue(queue, 1)
+        assert len(queue.claim_many(limit=5, lease=600)) == 1
+        clock.advance(60)
+        assert queue.claim_many(limit=5) == []
+        queue.enqueue("call", {"tokens": 1}, dedupe_key="k", on_duplicate="replace")
+        assert [claim.job.id for claim in queue.claim_many(limit=5)] == [heavy.id, light]
+
     def test_it_gets_another_priority(self, queue: Queue) -> None:
         claim, parked = self.parked(queue)
         [other] = enqueue(queue, 1)

@@ -315,3 +315,27 @@ def _fail_many(queue: Queue, count: int) -> None:
     queue.enqueue_many([NewJob("bulk", number) for number in range(count)])
     while claims := queue.claim_many(limit=1_000):
         queue.settle_many([(claim, FAILS) for claim in claims])
+
+
+class TestChildren:
+    def test_a_child_of_several_failed_parents_comes_back_with_the_last_of_them(self, queue: Queue) -> None:
+        parents = [queue.enqueue(kind).job for kind in "abc"]
+        child = queue.enqueue("d", after=[parent.id for parent in parents])
+
+        def state() -> str:
+            queue.claim_many(kinds=["none"])
+            return queue.get(child.id).state
+
+        for parent in parents:
+            run(queue, parent, FAILS)
+        assert state() == "cancelled"
+        queue.requeue(parents[0].id, with_children=True)
+        run(queue, parents[0], Done())
+        queue.requeue(parents[1].id, with_children=True)
+        assert state() == "cancelled"
+        queue.requeue(parents[2].id, with_children=True)
+        assert state() == "dependent"
+        run(queue, parents[2], Done())
+        assert state() == "dependent"
+        run(queue, parents[1], Done())
+        assert state() == "ready"

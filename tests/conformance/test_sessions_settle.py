@@ -19,6 +19,7 @@ from holdfast import (
     Done,
     Failed,
     InvalidInput,
+    JobNotFound,
     LeaseLost,
     NewJob,
     Outcome,
@@ -103,6 +104,13 @@ class TestSettling:
             queue.sessions.settle(turn, [Done(), Done(follow_ups=[NewJob("other", job_id="taken")])])
 
         assert states(queue) == {1: "running", 2: "running"}
+        queue.sessions.settle(turn, Done())
+
+    def test_so_does_one_that_depends_on_a_missing_job(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue)
+        with pytest.raises(JobNotFound, match="missing"):
+            queue.sessions.settle(turn, Done(follow_ups=[NewJob("other", after=["missing"])]))
         queue.sessions.settle(turn, Done())
 
     @pytest.mark.parametrize("outcome", [[Done()], [Done()] * 3, "done", [Done(), None]])

@@ -18,6 +18,7 @@ from holdfast import (
     HoldfastError,
     InvalidInput,
     Job,
+    JobNotFound,
     LeaseLost,
     NewJob,
     Outcome,
@@ -99,6 +100,7 @@ class TestRefusedFollowUps:
             (NewJob("next", lane="closed"), LaneDraining),
             (NewJob("old"), KindRetired),
             (NewJob("next", job_id="taken"), Conflict),
+            (NewJob("next", after=["missing"]), JobNotFound),
         ],
     )
     def test_a_refused_follow_up_leaves_nothing_of_the_settle(

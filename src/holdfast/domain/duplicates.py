@@ -20,7 +20,20 @@ DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_succ
 
 
 def resolve_duplicate(new: new_job.CheckedJob, holder: JobRow, successor: JobRow | None) -> DuplicateAction:
-    """Return what an enqueue does if *holder*, an unfinished job, has the same key."""
+    """Return what an enqueue does if *holder*, an unfinished job, has the same key, or raise `Conflict`."""
+    action = _action_of(new, holder, successor)
+    replaced = {"replace": holder, "replace_successor": successor}.get(action)
+    if replaced is not None and replaced.kind != new.settings.route.kind:
+        # A key that is unique within the tenant: the handler of the other kind would get the content of this one.
+        raise errors.Conflict(
+            f"job {replaced.id!r} with this dedupe key is of kind {replaced.kind!r}; its content can only be replaced"
+            " by a job of the same kind",
+            job_id=replaced.id,
+        )
+    return action
+
+
+def _action_of(new: new_job.CheckedJob, holder: JobRow, successor: JobRow | None) -> DuplicateAction:
     if new.debounce is not None and holder.epoch == 0:
         return "replace"
     if new.debounce is not None:

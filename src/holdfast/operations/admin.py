@@ -116,7 +116,7 @@ async def requeue_children(
                 # Its kind is retired, or another job holds its key: it stays cancelled.
                 kept.add(job.seq)
         returned = [job.seq for job in children if job.seq not in kept]
-        await tx.reopen_edges(returned, parents)
+        await tx.reopen_edges(returned)
         await tx.add_wakes("child", returned)
         parents += returned
         if len(parents) - len(requeued) >= jobs_max:

@@ -69,5 +69,9 @@ async def parents(tx: StoreTransaction, job_id: str, tenant: str | None) -> list
 async def reopen_members(tx: StoreTransaction, job: JobRow) -> None:
     """Count a job that is requeued as unfinished again, in groups that have not ended."""
     found = {one.number: one for one in await tx.groups_of_member(job.seq)}
-    for number in await tx.reopen_members(job.seq, sorted(found)):
+    reopened = await tx.reopen_members(job.seq, sorted(found))
+    for number in reopened:
         await tx.write_group(groups.counted(found[number], job.state, -1))
+    if reopened:
+        # One that had ended before it became a member was counted then, and no end of it appends a wake row.
+        await tx.await_jobs([job.seq])

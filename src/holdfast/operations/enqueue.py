@@ -21,7 +21,7 @@ from holdfast.domain.dependencies import Dependencies
 from holdfast.domain.job import HOLDING_KEY, Job, JobRow, job_of, row_of
 from holdfast.domain.results import StoredJob
 from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
-from holdfast.operations import artifacts, back_pressure, dependencies, session_enqueue, webhook_events
+from holdfast.operations import artifacts, back_pressure, dependencies, gates, session_enqueue, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
 from holdfast.storage import notifications
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
@@ -468,6 +468,8 @@ async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: n
         recorded[replaced.seq] = "replaced"
     await tx.update_content(job, replaced)
     await tx.append_events(recorded, call.now)
+    if replaced.state == "parked":
+        replaced = await gates.reconsider(tx, call.routing, job, replaced, call.now)
     _remember(call, new, replaced)
     return replaced
 

@@ -149,6 +149,21 @@ async def _park(tx: StoreTransaction, routing: RoutingTable, parked: Sequence[tu
     await tx.set_gates([(gate, job.seq) for job, gate in parked])
 
 
+async def reconsider(tx: StoreTransaction, routing: RoutingTable, before: JobRow, job: JobRow, now: Now) -> JobRow:
+    """Make a parked job whose content was replaced ready if it has other gates now, or another weight; return it.
+
+    The next claim parks it where it belongs. At the gate at which it waits others may have room now.
+    """
+    at = (await tx.jobs_at_gates([job.seq]))[job.seq]
+    if _keys(routing, before, at) == _keys(routing, job, at):
+        return job
+    [ready] = await apply_transitions(tx, routing, [transitions.offer(job)], now)
+    await tx.set_gates([(None, job.seq)])
+    if at.gate is not None:
+        await tx.add_wakes("gate", [at.gate])
+    return ready
+
+
 async def rearm(tx: StoreTransaction, gate: gates.Gate, at_ms: int | None, now_ms: int) -> gates.Gate:
     """Append a wake row for the time at which *gate* opens, unless there is an earlier one; return the gate."""
     if at_ms is None or now_ms < gate.wake_at_ms <= at_ms:

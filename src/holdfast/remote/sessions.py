@@ -107,9 +107,12 @@ def _extended(turn: session_claims.SessionClaim, renewal: claims.Renewal) -> ses
     return replace(turn, entries=tuple(entries))
 
 
-def _lost(turn: session_claims.SessionClaim, error: errors.JobNotFound) -> errors.LeaseLost:
+def _lost(turn: session_claims.SessionClaim, error: errors.JobNotFound) -> errors.HoldfastError:
+    """Return the error for the holder of a turn: a lost lease if an entry is missing, not another job."""
     epochs = {job.id: job.epoch for job in turn.entries}
-    return errors.LeaseLost(error.job_id, epochs.get(error.job_id, 0), "the job was deleted")
+    if error.job_id not in epochs:
+        return error
+    return errors.LeaseLost(error.job_id, epochs[error.job_id], "the job was deleted")
 
 
 @calls.over_http(claim_operations.seconds_to_session)

@@ -162,11 +162,11 @@ class FlowTransaction(ABC):
 
     @abstractmethod
     async def cancelled_children(self, seqs: Sequence[int], limit: int) -> list[int]:
-        """Return jobs that were cancelled because these, and no others, were not done, without locking them."""
+        """Return jobs that were cancelled because of these, and of no others that are not done yet, without locks."""
 
     @abstractmethod
-    async def reopen_edges(self, children: Sequence[int], seqs: Sequence[int]) -> None:
-        """Record that the ends of these parents were not counted for these children."""
+    async def reopen_edges(self, children: Sequence[int]) -> None:
+        """Record that the ends of the parents that were not done were not counted for these children."""
 
     @abstractmethod
     async def ready_before(self, job: JobRow, routes: Sequence[int], maximum: int) -> int:

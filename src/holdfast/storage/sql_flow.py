@@ -95,9 +95,9 @@ class SqlFlow(SqlQueries):
         rows = await self.query("children_cancelled", {"seqs": list(seqs), "limit": limit})
         return [seq for (seq,) in rows]
 
-    async def reopen_edges(self, children: Sequence[int], seqs: Sequence[int]) -> None:
+    async def reopen_edges(self, children: Sequence[int]) -> None:
         """Record that the ends of parents were not counted."""
-        await self.query("edges_reopen", {"children": list(children), "seqs": list(seqs)})
+        await self.query("edges_reopen", {"children": list(children)})
 
     async def ready_before(self, job: JobRow, routes: Sequence[int], maximum: int) -> int:
         """Return how many ready jobs are claimed before a job."""

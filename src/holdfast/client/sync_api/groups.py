@@ -13,7 +13,7 @@ from holdfast.client.sync_api.namespace import Namespace
 from holdfast.domain import callbacks, errors, groups, limits, validation
 from holdfast.domain.groups import GroupCall, GroupEvent, JobGroup
 from holdfast.domain.job_options import EnqueueOptions
-from holdfast.domain.new_job import CheckedJob, JobLike, NewJob, check_job, new_job_of
+from holdfast.domain.new_job import CheckedJob, JobLike, NewJob, check_job, digest_of, new_job_of
 from holdfast.domain.outcomes import children_of
 from holdfast.domain.results import CancelReport, add_cancelled
 from holdfast.domain.strict_json import Json
@@ -65,6 +65,9 @@ class GroupBlock(Namespace):
         common = {"delay": delay, "priority": priority, "lane": lane, "dedupe_key": dedupe_key}
         new: JobLike = self._state.tasks.complete(new_job_of(kind, payload, common, options))
         checked = check_job(new, fresh_id=ids.job_id(), tenant=self._call.tenant)
+        if checked.entry is not None and checked.digest is None:
+            # As if it were chosen: the store would derive another id than the one that is returned here.
+            checked = checked._replace(digest=digest_of(checked))
         if checked.settings.tenant != self._call.tenant:
             problem = f"is {checked.settings.tenant!r}; the group belongs to {self._call.tenant!r}"
             raise errors.InvalidInput("tenant", problem)

@@ -1,13 +1,12 @@
 -- Flow control: wake rows, schedules, dependencies and groups.
 
 -- name: children_cancelled
--- Find some jobs that were cancelled because these jobs, and no others, were not done.
+-- Find some jobs that were cancelled because of these jobs, which were requeued, and of no others that are not done yet.
 select e.child from holdfast.edge e join holdfast.job c on c.seq = e.child
  where e.parent = any (%(seqs)s::bigint[]) and e.child > 0 and e.on_failed = 'cancel' and e.ended > 20
    and c.state = 'cancelled' and c.failure_reason = 'dependency_failed'
-   and not exists (select 1 from holdfast.edge o
-                    where o.child = e.child and o.on_failed = 'cancel' and o.ended > 20
-                      and o.parent <> all (%(seqs)s::bigint[]))
+   and not exists (select 1 from holdfast.edge o join holdfast.job p on p.seq = o.parent
+                    where o.child = e.child and o.ended > 20 and p.state in ('failed', 'cancelled', 'retired'))
  group by e.child
  order by e.child
  limit %(limit)s;
@@ -41,9 +40,8 @@ select child, parent, on_failed from holdfast.edge
  limit %(limit)s;
 
 -- name: edges_reopen
--- Record that the ends of these parents were not counted.
-update holdfast.edge set ended = null
- where child = any (%(children)s::bigint[]) and parent = any (%(seqs)s::bigint[]);
+-- Record that the ends of parents that were not done were not counted for these children.
+update holdfast.edge set ended = null where child = any (%(children)s::bigint[]) and ended > 20;
 
 -- name: edges_use
 -- Record that the store has dependencies.

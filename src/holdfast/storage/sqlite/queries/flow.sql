@@ -1,13 +1,12 @@
 -- Flow control: wake rows, schedules, dependencies and groups.
 
 -- name: children_cancelled
--- Find some jobs that were cancelled because these jobs, and no others, were not done.
+-- Find some jobs that were cancelled because of these jobs, which were requeued, and of no others that are not done yet.
 select e.child from holdfast_edge e cross join holdfast_job c on c.seq = e.child
  where e.parent in (select value from json_each(:seqs)) and e.child > 0 and e.on_failed = 'cancel' and e.ended > {done}
    and c.state = {cancelled} and c.extra ->> '$.failure_reason' = 'dependency_failed'
-   and not exists (select 1 from holdfast_edge o
-                    where o.child = e.child and o.on_failed = 'cancel' and o.ended > {done}
-                      and o.parent not in (select value from json_each(:seqs)))
+   and not exists (select 1 from holdfast_edge o cross join holdfast_job p on p.seq = o.parent
+                    where o.child = e.child and o.ended > {done} and p.state > {done})
  group by e.child
  order by e.child
  limit :limit;
@@ -39,9 +38,9 @@ select child, parent, on_failed from holdfast_edge
  limit :limit;
 
 -- name: edges_reopen
--- Record that the ends of these parents were not counted.
+-- Record that the ends of parents that were not done were not counted for these children.
 update holdfast_edge set ended = null
- where child in (select value from json_each(:children)) and parent in (select value from json_each(:seqs));
+ where child in (select value from json_each(:children)) and ended > {done};
 
 -- name: edges_use
 -- Record that the store has dependencies.
