@@ -34,8 +34,8 @@ from tests.worker.children import emit_by_hand, open_queue
 from tests.worker.places import PLACES, new_store_url
 from tests.worker.timers import MovableTimer
 from tests.worker.workers import (
-    HELD_LEASE_SECONDS,
-    RENEWED_LEASE_SECONDS,
+    LEASE_SECONDS,
+    REAL_LEASE_SECONDS,
     Outage,
     Time,
     live,
@@ -313,7 +313,7 @@ def test_an_answer_that_was_lost_repeats_no_text(harness: Harness) -> None:
         wait_until(lambda: len(queue.output(context.job.id)) == 1)
 
     enqueued = queue.enqueue("talk", {})
-    with running_worker(queue, lease=RENEWED_LEASE_SECONDS * 10):
+    with running_worker(queue, lease=LEASE_SECONDS):
         wait_for_event(started)
         outage.lose_answers(1)
         proceed.set()
@@ -502,7 +502,7 @@ def test_the_text_of_a_worker_stopped_past_its_lease_is_refused(place: str) -> N
     enqueued = queue.enqueue("speak", {})
     with (
         queue,
-        Child(emit_by_hand, place, {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "kinds": ["speak"]}) as sleeper,
+        Child(emit_by_hand, place, {"lease": REAL_LEASE_SECONDS, "worker": "sleeper", "kinds": ["speak"]}) as sleeper,
     ):
         sleeper.tell("before ")
         wait_until(lambda: len(queue.output(enqueued.id)) == 1)
