@@ -29,7 +29,7 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The installed Chromium, one for each test process."""
     if CHROMIUM is None:

@@ -285,12 +285,12 @@ def test_a_released_job_that_was_due_long_ago_is_found(
 
 def _analyze(url: str, schema: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in ("ready_job", "open_job", "job", "lease"):
+        for table in ("ready_job", "open_job", "lease"):
             connection.execute(f"analyze {schema}.{table}".encode())
 
 
 @pytest.mark.parametrize("limit", [None, 1_000], ids=["no limit", "a limit by key"])
-def test_a_claim_reads_no_more_if_the_statistics_say_that_the_store_is_empty(
+def test_a_claim_reads_no_more_if_the_statistics_say_that_no_job_is_unfinished(
     url: str, schema: str, limit: int | None
 ) -> None:
     with holdfast.connect(url, schema=schema) as queue:
@@ -298,7 +298,6 @@ def test_a_claim_reads_no_more_if_the_statistics_say_that_the_store_is_empty(
             queue.limits.set("all", kinds=["mail"], concurrency=limit)
         queue.enqueue_many([{"kind": "mail"} for _ in range(BATCH)])
         queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=BATCH)])
-        queue.admin.prune(older_than=0)
         _analyze(url, schema)
         queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(2_000)])
     wait_for_ends(url)
@@ -308,7 +307,7 @@ def test_a_claim_reads_no_more_if_the_statistics_say_that_the_store_is_empty(
         for _ in range(5):
             assert len(client.claim_many(limit=BATCH)) == BATCH
     wait_for_ends(url)
-    assert entries_read(url, schema, indexes) - before < 2_000
+    assert entries_read(url, schema, indexes) - before < 1_000
 
 
 # --- many tenants, priorities and kinds ----------------------------------------------------------------------------

@@ -168,16 +168,18 @@ class SlowWrites(LeaseThread):
     def __init__(self, timer: MovableTimer) -> None:
         super().__init__()
         self.written = threading.Event()
+        self.emits = threading.Lock()
         self.context: Context | None = None
         self._timer = timer
 
     def __call__(self, name: str) -> None:
         super().__call__(name)
-        if name == "committed" and self.context is not None and "output_append" in self.sent:
-            self.sent.clear()
-            self.written.set()
-            self._timer.advance(0.2)
-            self.context.emit("x")
+        with self.emits:
+            if name == "committed" and self.context is not None and "output_append" in self.sent:
+                self.sent.clear()
+                self.written.set()
+                self._timer.advance(0.2)
+                self.context.emit("x")
 
 
 def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_before_the_next_renewal(
@@ -197,7 +199,8 @@ def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_befo
         queue.cancel(context.job.id)
         context.wait_cancelled()
         stopped_after.append(moving.timer.monotonic() - started)
-        slow.context = None
+        with slow.emits:
+            slow.context = None
         context.raise_if_cancelled()
 
     enqueued = queue.enqueue("talk", {})
