@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, NoReturn
 
 import psycopg
 
@@ -87,11 +88,19 @@ def translated(schema: str) -> Iterator[None]:
     """Translate driver errors raised within the block to Holdfast's errors."""
     try:
         yield
-    except (psycopg.Error, OvertakenError) as error:
-        translated_error = translate(error, schema)
-        if translated_error is error:
-            raise
-        raise translated_error from error
+    except TRANSLATED as error:
+        raise_translated(error, schema)
+
+
+TRANSLATED: Final = (psycopg.Error, OvertakenError)
+
+
+def raise_translated(error: Exception, schema: str) -> NoReturn:
+    """Raise the error for *error*, which is being handled, as `translated` does."""
+    translated_error = translate(error, schema)
+    if translated_error is error:
+        raise error
+    raise translated_error from error
 
 
 def translate(error: Exception, schema: str) -> Exception:

@@ -12,21 +12,24 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg.abc import PQGen, Transformer as RowReader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import fetch, send
 from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
+from psycopg.waiting import Wait
 
 from holdfast.storage import randomness
 from holdfast.storage.sql_queries import Row, Rows
 
-# Each access to a member of an enum is a function call.
-_ROWS: Final = ExecStatus.TUPLES_OK
-_FATAL: Final = ExecStatus.FATAL_ERROR
-_SYNCED: Final = ExecStatus.PIPELINE_SYNC
+# Each access to a member of an enum is a function call, and each comparison with one takes longer than with a number.
+_ROWS: Final = int(ExecStatus.TUPLES_OK)
+_FATAL: Final = int(ExecStatus.FATAL_ERROR)
+_SYNCED: Final = int(ExecStatus.PIPELINE_SYNC)
+_BAD: Final = int(ConnStatus.BAD)
+_WAIT_READABLE: Final = Wait.R
 
 # How long an interrupted call waits for the server to end its transactions.
 _DRAIN_SECONDS = 5.0
@@ -164,8 +167,8 @@ class SyncIO:
         except BaseException as error:  # the driver reads all replies before it raises an interrupt of its wait
             if not isinstance(error, psycopg.Error):
                 self.end_exchange()
-            return _ran_alone(replies, error)
-        return _ran_alone(replies)
+            return _ran_alone(self, replies, error)
+        return _ran_alone(self, replies)
 
     def end_exchange(self) -> None:
         """Wait until the server has ended the transactions of an interrupted exchange.
@@ -183,7 +186,7 @@ class SyncIO:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
         self.connection.wait(_exchange_alone(self, [statements], replies, prepare=prepare))
-        return _replied(replies[0])
+        return _replied(self, replies[0])
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -240,14 +243,14 @@ class AsyncIO:
         try:
             await self.connection.wait(_exchange_alone(self, transactions, replies, prepare=prepare))
         except BaseException as error:  # the driver reads all replies before it raises an interrupt
-            return _ran_alone(replies, error)
-        return _ran_alone(replies)
+            return _ran_alone(self, replies, error)
+        return _ran_alone(self, replies)
 
     async def run(self, statements: Sequence[Statement], *, prepare: bool) -> list[Rows]:
         """Run statements of one transaction in one round trip."""
         replies: list[list[PGresult]] = []
         await self.connection.wait(_exchange_alone(self, [statements], replies, prepare=prepare))
-        return _replied(replies[0])
+        return _replied(self, replies[0])
 
     async def sleep(self, seconds: float) -> None:
         """Wait without sending anything."""
@@ -291,11 +294,10 @@ def _rows_of_all(results: Sequence[PGresult]) -> Rows:
     return [row for result in results for row in _rows_of(result)]
 
 
-def _rows_of(result: PGresult) -> Rows:
+def _rows_of(result: PGresult, reader: RowReader | None = None) -> Rows:
     if result.status != _ROWS:
         return []
-    # Without the connection: an interrupt while it is asked for its adapters would crash the driver's compiled code.
-    reader = Transformer()
+    reader = reader or Transformer()
     reader.set_pgresult(result)
     return reader.load_rows(0, result.ntuples, tuple)
 
@@ -306,11 +308,15 @@ def _rows_of(result: PGresult) -> Rows:
 class _ConnectionState:
     """What is known of a connection between exchanges."""
 
-    __slots__ = ("names", "unread")
+    __slots__ = ("names", "reader", "unread")
 
     def __init__(self) -> None:
         self.names: dict[bytes, bytes] = {}
         """The names of the statements it has prepared, apart from those that the driver's cursors prepare."""
+        # Without the connection: an interrupt while that is asked for its adapters would crash the driver's compiled
+        # code.
+        self.reader: RowReader = Transformer()
+        """Converts the values of rows, and keeps what it has looked up for each type."""
         self.unread = False
         """Whether the reply to a transaction that nothing depends on has not been read."""
 
@@ -359,32 +365,35 @@ def _exchange_alone(
     for transaction in transactions:
         kept.append(of_statements := [])
         for text, values, formats in transaction:
-            if not prepare:
-                pgconn.send_query_params(text, values, param_formats=formats)
-                of_statements.append(True)
-                continue
-            if (name := names.get(text) or new.get(text)) is None:
-                # Through a pooler another client may have prepared statements on the same connection to the server.
-                name = new[text] = b"holdfast_%x" % randomness.RANDOM.getrandbits(62)
-                pgconn.send_prepare(name, text)
-                of_statements.append(False)
-            pgconn.send_query_prepared(name, values, param_formats=formats)
             of_statements.append(True)
+            if prepare:
+                if (name := names.get(text) or new.get(text)) is None:
+                    # Through a pooler another client may have prepared statements on the same server connection.
+                    name = new[text] = b"holdfast_%x" % randomness.RANDOM.getrandbits(62)
+                    pgconn.send_prepare(name, text)
+                    of_statements.insert(-1, False)
+                pgconn.send_query_prepared(name, values, formats)
+            else:
+                pgconn.send_query_params(text, values, param_formats=formats)
         pgconn.pipeline_sync()
-    yield from send(pgconn)
+    if pgconn.flush():
+        yield from send(pgconn)
     if unread:
         _report_failed(io, (yield from _read_transaction(pgconn)))
+    failed = False
     for of_statements in kept:
         # After an error the transaction may still be open, which only an exchange without unread replies shows.
-        if replies and all(of_statements) and _error_of(replies[0]) is None:
+        if replies and not failed and not new:
             state.unread = True
-            break
+            return
         results = yield from _read_transaction(pgconn)
-        flags = zip(results, of_statements, strict=False)
-        replies.append([result for result, wanted in flags if wanted or result.status == _FATAL])
-    if not state.unread:
-        pgconn.exit_pipeline_mode()
-    if not any(map(_error_of, replies)):
+        failed = failed or _error_of(results) is not None
+        if new:
+            flags = zip(results, of_statements, strict=False)
+            results = [result for result, wanted in flags if wanted or result.status == _FATAL]
+        replies.append(results)
+    pgconn.exit_pipeline_mode()
+    if not failed:
         names.update(new)
 
 
@@ -392,11 +401,25 @@ def _read_transaction(pgconn: PGconn) -> PQGen[list[PGresult]]:
     """Read the results of one transaction of a pipeline."""
     results: list[PGresult] = []
     try:
-        while (result := (yield from fetch(pgconn))) is None or result.status != _SYNCED:
-            if result is not None:
+        while True:
+            # As `fetch` does it, whose generator takes longer than the rest.
+            if pgconn.is_busy():
+                while True:
+                    while not (yield _WAIT_READABLE):
+                        pass
+                    pgconn.consume_input()
+                    if not pgconn.is_busy():
+                        break
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == _BAD:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+            elif result.status == _SYNCED:
+                break
+            else:
                 results.append(result)
-            elif pgconn.status == ConnStatus.BAD:
-                raise psycopg.OperationalError(pgconn.get_error_message())
+        while pgconn.notifies():
+            pass
     except psycopg.OperationalError as lost:
         # Before it closes a connection, the server usually tells why.
         raise _error_of(results) or lost from lost
@@ -445,21 +468,27 @@ def _error_of(results: Sequence[PGresult]) -> psycopg.Error | None:
     return None
 
 
-def _replied(results: Sequence[PGresult]) -> list[Rows]:
+def _replied(io: SyncIO | AsyncIO, results: Sequence[PGresult]) -> list[Rows]:
     """Return the rows of each statement, or one row with the number of rows that it changed, or raise its error."""
     if (refused := _error_of(results)) is not None:
         raise refused
-    return [_rows_of(result) if result.status == _ROWS else [(result.command_tuples or 0,)] for result in results]
+    reader = _state_of(io.connection).reader
+    return [
+        _rows_of(result, reader) if result.status == _ROWS else [(result.command_tuples or 0,)] for result in results
+    ]
 
 
-def _ran_alone(replies: Sequence[Sequence[PGresult]], lost: BaseException | None = None) -> list[Rows]:
+def _ran_alone(
+    io: SyncIO | AsyncIO, replies: Sequence[Sequence[PGresult]], lost: BaseException | None = None
+) -> list[Rows]:
     """Return the rows of each statement of the first transaction, or raise the error before or after its commit."""
     if not replies:
         raise lost or psycopg.OperationalError("the server has sent no reply")
     if (refused := _error_of(replies[0])) is not None:
         # An interrupt cancels the statement.
         raise refused if lost is None or isinstance(lost, psycopg.Error) else lost
-    rows = [_rows_of(result) for result in replies[0] if result.status == _ROWS]
+    reader = _state_of(io.connection).reader
+    rows = [_rows_of(result, reader) for result in replies[0] if result.status == _ROWS]
     failed = lost or (_error_of(replies[1]) if len(replies) > 1 else None)
     if failed is None:
         return rows

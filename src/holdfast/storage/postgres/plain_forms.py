@@ -4,6 +4,8 @@ The statements call functions of the schema, whose plans are cached. Their guard
 common one, they write nothing, and the full form of the operation runs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -34,6 +36,7 @@ Sent: TypeAlias = tuple[QueryName, Mapping[str, Any]]
 Settled: TypeAlias = tuple[Claim, outcomes.CheckedOutcome]
 
 ROUTES_MAX: Final = 32
+_ALIKE_MAX: Final = 256
 _NO_PREFERENCE: Final = Preference()
 # The error code of a plain form that was undone because a lease is lost.
 UNDONE: Final = "HF001"
@@ -46,6 +49,7 @@ class StoreMemory(Protocol):
     scan_positions: ScanPositions
     due_watermarks: DueWatermarks
     ready_floors: ReadyFloors
+    alike_jobs: dict[int, AlikeJobs]
 
 
 class PlainTransaction(Protocol):
@@ -57,6 +61,16 @@ class PlainTransaction(Protocol):
         """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
         ...
 
+    def bound_insert(self, values: Mapping[str, Any]) -> list[bytes | None]:
+        """Return the values of `job_insert_plain` as they are sent, without those that differ."""
+        ...
+
+    async def insert_alone(
+        self, bound: Sequence[bytes | None], job_id: str, payload: str, topics: Collection[str]
+    ) -> list[Rows]:
+        """Run `job_insert_plain` as the whole transaction."""
+        ...
+
     async def notify_alone(self, topics: set[str]) -> None:
         """Notify the listeners of *topics* after a plain form has committed."""
         ...
@@ -65,50 +79,69 @@ class PlainTransaction(Protocol):
 # --- enqueue -------------------------------------------------------------------------------------------------------
 
 
-async def insert(tx: PlainTransaction, routing: RoutingTable | None, new: new_job.CheckedJob) -> Job | None:
-    """Store one job that is due at once and has no deadline, if *routing* is current."""
-    found = _plain(routing, new)
+class AlikeJobs(NamedTuple):
+    """What inserts of jobs with the same settings have in common while the routing is the same."""
+
+    routing: RoutingTable
+    settings: new_job.JobSettings
+    values: dict[str, Any]
+    bound: list[bytes | None]
+    """The values of `job_insert_plain`, without those that differ."""
+    fair_key: str
+    topics: frozenset[str]
+
+
+async def insert(tx: PlainTransaction, memory: StoreMemory, new: new_job.CheckedJob) -> Job | None:
+    """Store one job that is due at once and has no deadline, if the cached routing is current."""
+    found = _alike(tx, memory, new)
     if found is None:
         return None
-    new, values, fair_key, topics = found
-    values |= {"id": new.id, "payload": new.payload_json}
-    [[[seq, now_ms]]] = await tx.run_alone([("job_insert_plain", values)], topics)
-    if seq is None:
+    new, alike = found
+    [[[stored]]] = await tx.insert_alone(alike.bound, new.id, new.payload_json, alike.topics)
+    if stored is None:
         return None
-    tx.topics |= topics
-    return job_of(new_job.NewRow(new, seq, fair_key, Now(now_ms, now_ms)))
+    seq, now_ms = stored
+    tx.topics |= alike.topics
+    return job_of(new_job.NewRow(new, seq, alike.fair_key, Now(now_ms, now_ms)))
 
 
 async def insert_alike(
-    tx: PlainTransaction, routing: RoutingTable | None, jobs: Sequence[new_job.CheckedJob]
+    tx: PlainTransaction, memory: StoreMemory, jobs: Sequence[new_job.CheckedJob]
 ) -> list[Job] | None:
     """Store jobs as `insert` does, all or none, if they differ only in id and payload."""
     settings = jobs[0].settings
     # Most alike jobs share the object, because validated settings are cached.
     if not all((new.settings is settings or new.settings == settings) and new_job.is_plain(new) for new in jobs):
         return None
-    found = _plain(routing, jobs[0])
+    found = _alike(tx, memory, jobs[0])
     if found is None or found[0] is not jobs[0]:
         return None
-    _, values, fair_key, topics = found
-    values |= {"ids": [new.id for new in jobs], "payloads": [new.payload_json for new in jobs]}
-    [[[seqs, now_ms]]] = await tx.run_alone([("jobs_insert_alike", values)], topics)
+    _, alike = found
+    values = {**alike.values, "ids": [new.id for new in jobs], "payloads": [new.payload_json for new in jobs]}
+    [[[seqs, now_ms]]] = await tx.run_alone([("jobs_insert_alike", values)], alike.topics)
     if seqs is None:
         return None
-    tx.topics |= topics
-    now = Now(now_ms, now_ms)
+    tx.topics |= alike.topics
+    now, fair_key = Now(now_ms, now_ms), alike.fair_key
     return [job_of(new_job.NewRow(new, seq, fair_key, now)) for new, seq in zip(jobs, seqs, strict=True)]
 
 
-def _plain(
-    routing: RoutingTable | None, new: new_job.CheckedJob
-) -> tuple[new_job.CheckedJob, dict[str, Any], str, set[str]] | None:
-    """Return a job with its published options, the values of its insert, its fairness key and whom to notify."""
-    found = None if routing is None else new_job.plain_job(new, routing)
-    if routing is None or found is None:
+def _alike(
+    tx: PlainTransaction, memory: StoreMemory, new: new_job.CheckedJob
+) -> tuple[new_job.CheckedJob, AlikeJobs] | None:
+    """Return a job with its published options, and what it has in common with others; None if it is not plain."""
+    routing = memory.newest
+    if routing is None:
         return None
-    new, route = found
-    settings = new.settings
+    # By the identity of the settings, which the value keeps from being reused.
+    known = memory.alike_jobs.get(id(new.settings))
+    if known is not None and known.routing is routing and known.settings is new.settings and new_job.is_plain(new):
+        return new, known
+    found = new_job.plain_job(new, routing)
+    if found is None:
+        return None
+    published, route = found
+    settings = published.settings
     if settings.delay_ms or settings.run_at_ms is not None:
         return None
     if settings.deadline_in_ms is not None or settings.deadline_at_ms is not None:
@@ -126,7 +159,13 @@ def _plain(
         "max_attempts": settings.max_attempts,
         "backoff": settings.backoff_json,
     }
-    return new, values, fair_key, {notifications.lane_topic(settings.route.lane)}
+    topics = frozenset((notifications.lane_topic(settings.route.lane),))
+    alike = AlikeJobs(routing, settings, values, tx.bound_insert(values), fair_key, topics)
+    if settings.route.kind not in routing.publications:
+        if len(memory.alike_jobs) >= _ALIKE_MAX:
+            memory.alike_jobs.clear()
+        memory.alike_jobs[id(settings)] = alike
+    return published, alike
 
 
 # --- settle --------------------------------------------------------------------------------------------------------

@@ -32,11 +32,12 @@ class Loan:
     have one must not wait for each other.
     """
 
-    __slots__ = ("additional", "connection")
+    __slots__ = ("additional", "connection", "ended")
 
     def __init__(self, *, additional: bool = False) -> None:
         self.additional = additional
         self.connection: psycopg.Connection[Any] | None = None
+        self.ended = False
 
 
 class SyncPool:
@@ -114,6 +115,7 @@ class SyncPool:
             self._additional.discard(loan)
             self._loans.discard(loan)
             self._leave(loan)
+            loan.ended = True
 
     def interrupt(self) -> None:
         """Break the lent connections. Can be called from any thread."""

@@ -18,7 +18,7 @@ from holdfast.storage.contract import OvertakenError
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres import commits, external_transaction, notify
 from holdfast.storage.postgres.connection import PostgresConnector, described
-from holdfast.storage.postgres.errors import translate, translated
+from holdfast.storage.postgres.errors import TRANSLATED, raise_translated, translate, translated
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 from holdfast.storage.postgres.pool import AsyncPool, Loan, SyncPool
 from holdfast.storage.postgres.transaction import PostgresState, run_transaction
@@ -94,8 +94,10 @@ class PostgresStore:
         self._check_process()
         self._refuse_holder()
         self._make_ready()
-        with translated(self._settings.schema):
+        try:
             result, topics = self._run(operation, writes=True)
+        except TRANSLATED as error:  # in a tenth of the time that a context manager takes
+            raise_translated(error, self._settings.schema)
         self._notify_listeners(topics)
         return result
 
@@ -120,8 +122,13 @@ class PostgresStore:
                 try:
                     self._threads.end(loan)
                 finally:
-                    # Again, because an interrupt may have stopped the first call.
-                    self._threads.end(loan)
+                    # Again, because an interrupt may have stopped the first call, and another the second.
+                    try:
+                        if not loan.ended:
+                            self._threads.end(loan)
+                    finally:
+                        if not loan.ended:
+                            self._threads.end(loan)
         raise AssertionError("unreachable")
 
     async def read_async(self, operation: store.Operation[T]) -> T:

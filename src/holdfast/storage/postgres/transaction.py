@@ -55,7 +55,9 @@ _ARTIFACTS_EXPECTED_MAX = 16
 _IDLE_SECONDS = 0.3
 
 
-_SERVER_CLOCK: Mapping[str, Any] = {"clock_ms": None, "lease_clock_ms": None}
+_SERVER_CLOCK: Final[Mapping[str, Any]] = {"clock_ms": None, "lease_clock_ms": None}
+# The last parameters of `job_insert_plain`, in which jobs with the same settings differ.
+_DIFFERING: Final = ("clock_ms", "id", "payload")
 
 
 class PostgresState(RoutingCache):
@@ -68,6 +70,7 @@ class PostgresState(RoutingCache):
         self.scan_positions = ScanPositions()
         self.due_watermarks = DueWatermarks()
         self.ready_floors = ReadyFloors()
+        self.alike_jobs: dict[int, plain_forms.AlikeJobs] = {}
         self._session_claim_at = 0.0
 
     def session_claims_are_rare(self) -> bool:
@@ -201,15 +204,37 @@ class PostgresTransaction(SendingTransaction):
         """Run statements as the whole transaction, and notify the listeners of *topics* in the same message."""
         settings = self._settings
         now = None if settings.clock is None else settings.clock.now()
-        clock = {} if now is None else {"clock_ms": now.wall_ms, "lease_clock_ms": now.lease_ms}
+        clock = _SERVER_CLOCK if now is None else {"clock_ms": now.wall_ms, "lease_clock_ms": now.lease_ms}
         sent = []
         settings.observe("begin")
         for name, values in statements:
             settings.observe(name)
             text, names = sql.numbered(self._texts[name])
-            given = {**_SERVER_CLOCK, **values, **clock}
+            given = {**values, **clock}
             sent.append(Statement(text, [binding.encoded(given[one]) for one in names]))
         settings.observe("commit")
+        return await self._run_alone(sent, topics)
+
+    def bound_insert(self, values: Mapping[str, Any]) -> list[bytes | None]:
+        """Return the values of `job_insert_plain` as they are sent, without those that differ."""
+        names = sql.numbered(self._texts["job_insert_plain"]).names
+        assert names[-3:] == _DIFFERING  # noqa: S101  # the statement names them last
+        return [binding.encoded(values[one]) for one in names[:-3]]
+
+    async def insert_alone(
+        self, bound: Sequence[bytes | None], job_id: str, payload: str, topics: Collection[str]
+    ) -> list[Rows]:
+        """Run `job_insert_plain` as the whole transaction."""
+        settings = self._settings
+        for name in ("begin", "job_insert_plain", "commit"):
+            settings.observe(name)
+        clock = None if settings.clock is None else b"%d" % settings.clock.now().wall_ms
+        text = sql.numbered(self._texts["job_insert_plain"]).text
+        values = [*bound, clock, job_id.encode(), payload.encode()]
+        return await self._run_alone([Statement(text, values)], topics)
+
+    async def _run_alone(self, sent: Sequence[Statement], topics: Collection[str]) -> list[Rows]:
+        settings = self._settings
         try:
             return await self._io.run_alone(
                 _with_notification(settings, sent, topics), prepare=settings.prepares is None
@@ -238,11 +263,11 @@ class PostgresTransaction(SendingTransaction):
 
     async def insert_plain(self, new: CheckedJob) -> Job | None:
         """Store one job in a transaction of one statement, if the cached routing is current."""
-        return await plain_forms.insert(self, self._state.newest, new) if self.may_be_plain else None
+        return await plain_forms.insert(self, self._state, new) if self.may_be_plain else None
 
     async def insert_alike(self, jobs: Sequence[CheckedJob]) -> list[Job] | None:
         """Store jobs that differ only in id and payload in one statement, if the cached routing is current."""
-        return await plain_forms.insert_alike(self, self._state.newest, jobs) if self.may_be_plain else None
+        return await plain_forms.insert_alike(self, self._state, jobs) if self.may_be_plain else None
 
     async def claim_plain(self, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs in one round trip, if the cached routing is current and no maintenance is due."""

@@ -701,34 +701,43 @@ create table holdfast.tag (
     primary key (tag, value, seq)
 );
 
--- Store one plain job, due at once, if the routing table still has the caller's version. This function and the other
--- plain forms are whole transactions: a call sends nothing before it, so they set what `begin_ms` sets.
+-- Store one plain job, due at once, if the routing table still has the caller's version; return its number and the clock.
+-- This function and the other plain forms are whole transactions: a call sends nothing before it, so they set what
+-- `begin_ms` sets. One value takes less time to return than columns, an assignment less than a statement.
 create function holdfast.job_store(
-    known_version text, clock_ms bigint, route integer, id text, tenant text, fair_key text, priority integer, affinity text,
-    payload text, headers text, tags text, max_attempts integer, backoff text, out seq bigint, out now_ms bigint
-) language plpgsql volatile set lock_timeout = '10s' as
+    known_version text, route integer, tenant text, fair_key text, priority integer, affinity text, headers text, tags text,
+    max_attempts integer, backoff text, clock_ms bigint, id text, payload text
+) returns bigint[] language plpgsql volatile set lock_timeout = '10s' as
 $$
+#variable_conflict use_variable
+declare
+    seq bigint;
+    now_ms bigint;
+    lock text;
+    transaction xid8;
 begin
     -- As `routing_version` does it, without the calls.
-    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
-    if (select value from holdfast.meta where name = 'routing_version') = known_version then
-        -- The transaction gets its number first: see `ready_since_1`.
-        perform pg_current_xact_id();
-        seq := nextval('holdfast.job_seq');
-        now_ms := coalesce(clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint);
-        insert into holdfast.job (
-            route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
-            enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
-        ) values (
-            route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
-            now_ms, now_ms, max_attempts, backoff, 0, 0
-        );
-        insert into holdfast.ready_job (seq, due_at_ms, route, priority, tenant, fair_key, affinity)
-        values (seq, now_ms, route, priority, tenant, fair_key, affinity);
-        if tags <> '{}' then
-            insert into holdfast.tag (tag, value, seq) select o.key, o.value, seq from json_each_text(tags::json) o;
-        end if;
+    lock := pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') <> known_version then
+        return null;
     end if;
+    -- The transaction gets its number first: see `ready_since_1`.
+    transaction := pg_current_xact_id();
+    seq := nextval('holdfast.job_seq');
+    now_ms := coalesce(clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint);
+    insert into holdfast.job (
+        route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+        enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
+    ) values (
+        route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
+        now_ms, now_ms, max_attempts, backoff, 0, 0
+    );
+    insert into holdfast.ready_job (seq, due_at_ms, route, priority, tenant, fair_key, affinity)
+    values (seq, now_ms, route, priority, tenant, fair_key, affinity);
+    if tags <> '{}' then
+        insert into holdfast.tag (tag, value, seq) select o.key, o.value, seq from json_each_text(tags::json) o;
+    end if;
+    return array[seq, now_ms];
 end
 $$;
 

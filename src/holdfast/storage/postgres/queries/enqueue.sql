@@ -63,10 +63,11 @@ select (select count(*) from opened)
        + (select count(*) from stored where state = 'ready' and deadline_at_ms is null and dedupe_key is null);
 
 -- name: job_insert_plain
--- Store one plain job if the routing table still has the caller's version; otherwise return no number.
-select seq, now_ms from holdfast.job_store(
-    %(version)s, %(clock_ms)s, %(route)s, %(id)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
-    %(payload)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
+-- Store one plain job if the routing table still has the caller's version, and return its number and the clock. What
+-- jobs with the same settings have in common comes first.
+select holdfast.job_store(
+    %(version)s, %(route)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s, %(headers)s, %(tags)s,
+    %(max_attempts)s, %(backoff)s, %(clock_ms)s, %(id)s, %(payload)s
 );
 
 -- name: jobs_insert_alike
