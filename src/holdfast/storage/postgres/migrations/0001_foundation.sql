@@ -1170,9 +1170,10 @@ declare
     deleted integer;
 begin
     if places is not null then
-        -- A row may have moved before its job was locked, and another may be in its place.
+        -- A row may have moved before its job was locked, and another may be in its place. With `+ 0` the number cannot
+        -- be looked up in an index: if the statistics say that the table is empty, the planner would read all of it.
         delete from holdfast.ready_job r using unnest(taken, places) as t (seq, place)
-         where r.ctid = t.place and r.seq = t.seq and r.has_open = 0;
+         where r.ctid = t.place and r.seq + 0 = t.seq and r.has_open = 0;
     else
         delete from holdfast.ready_job r where r.seq = any (taken) and r.has_open = 0;
     end if;
@@ -1531,7 +1532,7 @@ begin
                         when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
                         else j.tags::json ->> substr(l.key_source, 5) end as key
               from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
-              join holdfast.job j on j.ctid = p.place and j.seq = p.seq
+              join holdfast.job j on j.ctid = p.place and j.seq + 0 = p.seq
               left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
                         as l (route, number, key_source, place) on l.route = j.route) w;
     for attempt in 1 .. 2 loop
@@ -1840,7 +1841,7 @@ begin
                outcome = null, settle_digest = null, phase = null, percent = null,
                unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
           from unnest(picked, gates, job_places) with ordinality as p (seq, gate, place, ordinal)
-         where j.ctid = p.place and j.seq = p.seq
+         where j.ctid = p.place and j.seq + 0 = p.seq
         returning j.*;
         get diagnostics leased = row_count;
         assert leased = cardinality(picked), 'a locked row has moved';
