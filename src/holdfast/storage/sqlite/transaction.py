@@ -354,7 +354,13 @@ class SqliteTransaction(SqlTransaction):
             if others or len(results) > 1:
                 # In the order of the call.
                 seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
-            await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
+            values: dict[str, Any] = {"seqs": seqs, "at_ms": now.wall_ms}
+            if seqs == list(range(seqs[0], seqs[0] + len(seqs))):
+                # Without a list, of which SQLite makes a table first.
+                values = {"first": seqs[0], "last": seqs[-1], "at_ms": now.wall_ms}
+                await self._change("events_append_done_range", values, len(seqs))
+            else:
+                await self._change("events_append_done", values, len(seqs))
             self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
 
