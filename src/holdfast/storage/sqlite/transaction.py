@@ -354,13 +354,7 @@ class SqliteTransaction(SqlTransaction):
             if others or len(results) > 1:
                 # In the order of the call.
                 seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
-            values: dict[str, Any] = {"seqs": seqs, "at_ms": now.wall_ms}
-            if seqs == list(range(seqs[0], seqs[0] + len(seqs))):
-                # Without a list, of which SQLite makes a table first.
-                values = {"first": seqs[0], "last": seqs[-1], "at_ms": now.wall_ms}
-                await self._change("events_append_done_range", values, len(seqs))
-            else:
-                await self._change("events_append_done", values, len(seqs))
+            await self._change(*narrow_rows.events_of_done(seqs, now), len(seqs))
             self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
 
