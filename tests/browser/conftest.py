@@ -29,9 +29,12 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """The installed Chromium, one for each test process."""
+    """The installed Chromium, one for each test process.
+
+    It is closed after the tests of this folder: until then this thread has a running event loop.
+    """
     if CHROMIUM is None:
         pytest.skip("needs the package chromium")
     # A home of its own: Chromium writes there whatever its profile is.

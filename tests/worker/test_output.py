@@ -173,11 +173,13 @@ class SlowWrites(LeaseThread):
 
     def __call__(self, name: str) -> None:
         super().__call__(name)
-        if name == "committed" and self.context is not None and "output_append" in self.sent:
+        # Read once: the handler ends in its own thread.
+        context = self.context
+        if name == "committed" and context is not None and "output_append" in self.sent:
             self.sent.clear()
             self.written.set()
             self._timer.advance(0.2)
-            self.context.emit("x")
+            context.emit("x")
 
 
 def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_before_the_next_renewal(
