@@ -366,6 +366,7 @@ SqliteQuery: TypeAlias = Literal[
     "jobs_current_one",
     "events_append_done",
     "events_append_done_one",
+    "events_append_done_range",
     "events_append_one",
     "clock_latest_lease",
     "clock_read",

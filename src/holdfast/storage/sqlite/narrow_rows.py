@@ -13,6 +13,7 @@ from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
 from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sqlite import sql
 
@@ -266,6 +267,14 @@ def ready_job(routing: RoutingTable, row: Row) -> JobRow:
             *(none, none, none, record_all, events),
         ),
     )
+
+
+def events_of_done(seqs: list[int], now: Now) -> tuple[QueryName, dict[str, Any]]:
+    """Return the statement that appends the events of jobs that are done, in this order, with its values."""
+    if seqs == list(range(seqs[0], seqs[0] + len(seqs))):
+        # SQLite reads a range as it is, and would first decode a list.
+        return "events_append_done_range", {"first": seqs[0], "last": seqs[-1], "at_ms": now.wall_ms}
+    return "events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
