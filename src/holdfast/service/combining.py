@@ -17,9 +17,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TOGETHER_MAX: Final = 100
-# A batch begins when no call has arrived in so many rounds of the event loop: an answer is sent in the first, the next
-# request of its client is read in the second and calls in the third. An idle loop makes a round in microseconds. A
-# call that no other joins has probably no company.
+# A batch begins when no call has arrived in so many rounds of the event loop. After a batch, its answers are sent in
+# the first round; in the second the next requests of its clients are read, which call in the third. An idle loop
+# makes a round in microseconds. A call that no other has joined yet probably has no company.
 _ROUNDS: Final = 4
 _ROUNDS_ALONE: Final = 2
 # As many of them are within the limit of one claim.
