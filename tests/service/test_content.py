@@ -142,7 +142,7 @@ def test_output_streams_get_comments_are_limited_and_end_with_their_token(server
         assert (refused.status, refused.code, refused.json["limit"]) == (429, "too_many_streams", 2)
         server.queue.admin.tokens.revoke(str(client.token).split("_")[1])
         assert list(first) == []
-        assert first.comments[-1] == "token revoked"
+        assert first.comments[-1] == "the token was revoked or has expired"
         assert "ping" in first.comments
     with server.client("read").stream("/v1/jobs/one/output") as stream:
         assert server.stop() < 5

@@ -125,7 +125,7 @@ def test_a_revoked_token_ends_its_streams_within_a_second(served: Server) -> Non
         began = time.monotonic()
         assert list(ending) == []
         assert time.monotonic() - began < 1.5
-        assert ending.comments[-1] == "token revoked"
+        assert ending.comments[-1] == "the token was revoked or has expired"
         cancel_jobs(served.queue, "1")
         assert take(staying, 1) == ["1"]
 
@@ -135,6 +135,7 @@ def test_a_token_that_expires_ends_its_streams(server: Server) -> None:
     with client.stream("/v1/events") as stream:
         server.clock.advance(61)
         assert list(stream) == []
+        assert stream.comments[-1] == "the token was revoked or has expired"
 
 
 def test_a_rotated_token_keeps_its_streams_during_the_overlap(server: Server) -> None:
@@ -146,6 +147,7 @@ def test_a_rotated_token_keeps_its_streams_during_the_overlap(server: Server) ->
         assert Client(server.port, new.text).get("/v1/lanes").status == 200
         server.clock.advance(61)
         assert list(stream) == []
+        assert stream.comments[-1] == "the token was revoked or has expired"
 
 
 @pytest.mark.service_settings(streams_per_token_max=2)

@@ -51,6 +51,35 @@ def test_a_created_job_is_stored_and_read(served: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "field", "limit"),
+    [
+        ({"kind": "a", "priority": 1_001}, "priority", 1_000),
+        ({"kind": "a", "priority": -1_001}, "priority", -1_000),
+        ({"kind": "a", "delay": -1}, "delay", 0),
+        ({"kind": "a" * 201}, "kind", 200),
+        ({"kind": "a", "payload": "x" * (1 << 20)}, "payload", 1 << 20),
+        ({"kind": "a", "tags": {str(n): "" for n in range(100)}}, "tags", 32),
+        ({"kind": "a", "session": "s", "messages": []}, "messages", 1),
+    ],
+)
+def test_a_value_beyond_a_limit_is_refused_by_the_limit(server: Server, body: Any, field: str, limit: int) -> None:
+    producer = server.client("produce")
+    answer = producer.post("/v1/jobs", body)
+    assert (answer.status, answer.json["field"], answer.json["limit"]) == (422, field, limit)
+    answer = producer.post("/v1/jobs/batch", {"jobs": [{"kind": "a"}, body]})
+    assert (answer.status, answer.json["field"], answer.json["limit"]) == (422, f"jobs[1].{field}", limit)
+    answer = producer.post("/v1/jobs/bulk", json.dumps(body).encode(), Content_Type="application/x-ndjson")
+    refused = json.loads(answer.content)["error"]
+    assert (refused["field"], refused["limit"]) == (field, limit)
+    assert server.queue.counts() == {}
+
+
+def test_a_parameter_beyond_its_limit_is_refused_by_the_limit(server: Server) -> None:
+    answer = server.client("produce").get(f"/v1/jobs/{server.queue.enqueue('a').id}?wait=61")
+    assert (answer.status, answer.json["field"], answer.json["limit"]) == (422, "wait", 60)
+
+
+@pytest.mark.parametrize(
     ("body", "status", "code", "field"),
     [
         (b"{", 400, "invalid_json", "body"),

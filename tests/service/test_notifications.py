@@ -206,7 +206,7 @@ def test_an_idle_stream_gets_comments_and_ends_with_its_token(server: Server) ->
         server.queue.admin.tokens.revoke(str(client.token).split("_")[1])
         assert list(stream) == []
         assert stream.comments[0] == "ping"
-        assert stream.comments[-1] == "token revoked"
+        assert stream.comments[-1] == "the token was revoked or has expired"
 
 
 # --- maintenance ---------------------------------------------------------------------------------------------------

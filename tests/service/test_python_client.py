@@ -34,6 +34,7 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.remote import connection
+from holdfast.remote.errors import error_of
 from tests.support.serve_process import serving
 from tests.support.service import Server, wait_until
 
@@ -67,6 +68,13 @@ def test_problems_are_the_errors_of_the_library(served: Server) -> None:
         assert (lost.value.job_id, lost.value.epoch) == ("one", 1)
         with pytest.raises(WaitTimeout):
             queue.wait(queue.enqueue("a").id, timeout=0.1)
+    with connected(served, payload_bytes_max=10) as queue, pytest.raises(Forbidden) as ceiling:
+        queue.enqueue("a", "x" * 20)
+    assert (ceiling.value.field, ceiling.value.limit) == ("payload", 10)
+    document = {"code": "invalid_input", "status": 422, "detail": "is too large", "field": "payload", "limit": 5}
+    refused = error_of(document)
+    assert isinstance(refused, InvalidInput)
+    assert (refused.field, refused.limit) == ("payload", 5)
 
 
 def test_a_token_limits_the_client_and_is_never_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:

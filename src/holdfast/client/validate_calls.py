@@ -38,7 +38,7 @@ def jobs(values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None
             else:
                 checked = new_job.check_job(tasks.complete(new), fresh_id=fresh_ids[index])
         except errors.InvalidInput as error:
-            raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
+            raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem, error.limit) from None
         checked_jobs.append(checked)
         chars += len(checked.payload_json)
         if checked.artifacts:
@@ -95,7 +95,7 @@ def settlements(
         except errors.InvalidInput as error:
             if len(values) == 1:
                 raise
-            raise errors.InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
+            raise errors.InvalidInput(f"settlements[{index}].{error.field}", error.problem, error.limit) from None
         checked.append((held, found))
     return checked
 
@@ -106,7 +106,7 @@ def count(values: Sequence[object], field: str, count_max: int) -> None:
     if type(values) is not list and (isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence)):
         raise errors.InvalidInput(field, f"must be a list, not {type(values).__name__}")
     if len(values) > count_max:
-        raise errors.InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}", count_max)
 
 
 def claim(value: Claim) -> Claim:
@@ -183,7 +183,7 @@ def _turn_outcome(turn: SessionClaim, outcome: Outcome, prefix: str = "") -> Che
     try:
         return check_outcome(outcome, tenant=turn.tenant, fresh_id=ids.job_id)
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{prefix}{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{prefix}{error.field}", error.problem, error.limit) from None
 
 
 def params(value: Params) -> Params:

@@ -127,7 +127,9 @@ def check_artifacts(artifacts: Sequence[AnyArtifact]) -> tuple[CheckedArtifact, 
     """Return *artifacts* if each has a valid name, type and size and no two share a name."""
     check_list(artifacts, "artifacts")
     if len(artifacts) > limits.ARTIFACTS_MAX:
-        raise errors.InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
+        raise errors.InvalidInput(
+            "artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}", limits.ARTIFACTS_MAX
+        )
     seen: set[str] = set()
     size = 0
     for index, artifact in enumerate(artifacts):
@@ -170,6 +172,7 @@ def check_direct_size(size: int, field: str) -> None:
             field,
             f"makes the artifacts given as bytes {size} bytes; the limit is {limits.ARTIFACTS_DIRECT_BYTES_MAX};"
             " upload larger ones first",
+            limits.ARTIFACTS_DIRECT_BYTES_MAX,
         )
 
 
@@ -229,7 +232,11 @@ def append_chunk(upload: UploadRow, number: int, data: bytes) -> UploadRow:
         )
     size = upload.size + len(data)
     if size > limits.ARTIFACT_BYTES_MAX:
-        raise errors.InvalidInput("data", f"makes the upload {size} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}")
+        raise errors.InvalidInput(
+            "data",
+            f"makes the upload {size} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}",
+            limits.ARTIFACT_BYTES_MAX,
+        )
     return upload._replace(chunks=number + 1, size=size)
 
 

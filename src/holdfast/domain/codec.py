@@ -71,7 +71,9 @@ def encode_text(codec: Codec, text: str, field: str, bytes_max: int) -> str:
     stored = strict_json.compact({_KEY: codec.name, "data": data})
     # One byte for each character, except in the name.
     if len(stored.encode()) > bytes_max:
-        raise errors.InvalidInput(field, f"is {len(stored.encode())} bytes after encoding; the limit is {bytes_max}")
+        raise errors.InvalidInput(
+            field, f"is {len(stored.encode())} bytes after encoding; the limit is {bytes_max}", bytes_max
+        )
     return stored
 
 

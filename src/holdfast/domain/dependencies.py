@@ -34,7 +34,9 @@ def check_dependencies(options: Mapping[str, Any], *, in_session: bool) -> Depen
     if options.get("on_duplicate", "keep") == "run_again":
         raise errors.InvalidInput("after", "cannot be combined with on_duplicate='run_again'")
     if len(after) > limits.DEPENDENCIES_MAX:
-        raise errors.InvalidInput("after", f"has {len(after)} entries; the limit is {limits.DEPENDENCIES_MAX}")
+        raise errors.InvalidInput(
+            "after", f"has {len(after)} entries; the limit is {limits.DEPENDENCIES_MAX}", limits.DEPENDENCIES_MAX
+        )
     checked = tuple(dict.fromkeys(_reference(one, f"after[{index}]") for index, one in enumerate(after)))
     return Dependencies(
         checked, validation.one_of(options.get("on_failed", "cancel"), "on_failed", ("cancel", "run"))

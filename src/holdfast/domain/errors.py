@@ -411,11 +411,14 @@ class InvalidInput(Misconfigured, ValueError):
     """The argument, such as `priority` or `jobs[3].payload.to`."""
     problem: str
     """What is wrong with it, for people."""
+    limit: float | None
+    """The size, count or value that it exceeds, if any."""
 
-    def __init__(self, field: str, problem: str) -> None:
+    def __init__(self, field: str, problem: str, limit: float | None = None) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = masking.mask_url(problem)
+        self.limit = limit
 
 
 class UnknownKind(Misconfigured):

@@ -322,7 +322,9 @@ def check_usage(usage: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(usage, Mapping):
         raise errors.InvalidInput("usage", f"must be a dict such as {{'tokens': 812}}, not {type(usage).__name__}")
     if len(usage) > limits.USAGES_MAX:
-        raise errors.InvalidInput("usage", f"has {len(usage)} entries; the limit is {limits.USAGES_MAX}")
+        raise errors.InvalidInput(
+            "usage", f"has {len(usage)} entries; the limit is {limits.USAGES_MAX}", limits.USAGES_MAX
+        )
     used = {validation.name(name, "usage", limits.LIMIT_NAME_CHARS_MAX): value for name, value in usage.items()}
     return tuple(
         (name, validation.integer(value, f"usage.{name}", 0, limits.LIMIT_WEIGHT_MAX))

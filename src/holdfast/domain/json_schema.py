@@ -48,6 +48,7 @@ class Problem(NamedTuple):
 
     path: str
     text: str
+    limit: int | None = None
 
 
 def check(schema: Json, value: Json, field: str) -> None:
@@ -55,7 +56,7 @@ def check(schema: Json, value: Json, field: str) -> None:
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
     problem = _Check(definitions).find(schema, value)
     if problem is not None:
-        raise errors.InvalidInput(f"{field}{problem.path}", problem.text)
+        raise errors.InvalidInput(f"{field}{problem.path}", problem.text, problem.limit)
 
 
 def equal(left: object, right: Json) -> bool:
@@ -132,21 +133,21 @@ class _Check:
             if problem is None:
                 problem = self.find(properties.get(name, others), item)
             if problem is not None:
-                return Problem(f".{name}{problem.path}", problem.text)
+                return problem._replace(path=f".{name}{problem.path}")
         return None
 
     def _list(self, schema: Json, value: list[Json]) -> Problem | None:
         count, low, high = len(value), schema.get("minItems", 0), schema.get("maxItems")
         if count < low or (high is not None and count > high):
             allowed = low if low == high else f"at least {low}" if high is None else f"from {low} to {high}"
-            return Problem("", f"has {count} entries; it must have {allowed}")
+            return Problem("", f"has {count} entries; it must have {allowed}", low if count < low else high)
         first, others = schema.get("prefixItems", ()), schema.get("items", True)
         if not first and others is True:
             return None
         for index, item in enumerate(value):
             problem = self.find(first[index] if index < len(first) else others, item)
             if problem is not None:
-                return Problem(f"[{index}]{problem.path}", problem.text)
+                return problem._replace(path=f"[{index}]{problem.path}")
         return None
 
 

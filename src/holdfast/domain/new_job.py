@@ -200,7 +200,7 @@ def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field:
     except errors.InvalidInput as error:
         if not field:
             raise
-        raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{field}.{error.field}", error.problem, error.limit) from None
 
 
 def check_new(kind: str, payload: Json, fresh_id: str) -> CheckedJob:
@@ -302,7 +302,7 @@ def check_callback(new: JobLike, field: str) -> CheckedJob:
             raise errors.InvalidInput(other[0], "is not an option of a callback")
         return check_job(new, fresh_id="")
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{field}.{error.field}".removesuffix(".job"), error.problem) from None
+        raise errors.InvalidInput(f"{field}.{error.field}".removesuffix(".job"), error.problem, error.limit) from None
 
 
 def _identity_of(on_end: CheckedJob | None) -> tuple[JobSettings, str] | None:

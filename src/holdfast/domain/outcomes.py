@@ -189,7 +189,9 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     artifact_rules.check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
         raise errors.InvalidInput(
-            "follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}"
+            "follow_ups",
+            f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}",
+            limits.FOLLOW_UPS_MAX,
         )
     follow_ups = tuple(
         check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")

@@ -93,7 +93,9 @@ def check_text(text: object, field: str = "text") -> str:
     except UnicodeEncodeError:
         raise errors.InvalidInput(field, "contains half of a surrogate pair") from None
     if size > limits.OUTPUT_CHUNK_BYTES_MAX:
-        raise errors.InvalidInput(field, f"is {size} bytes; the limit is {limits.OUTPUT_CHUNK_BYTES_MAX}")
+        raise errors.InvalidInput(
+            field, f"is {size} bytes; the limit is {limits.OUTPUT_CHUNK_BYTES_MAX}", limits.OUTPUT_CHUNK_BYTES_MAX
+        )
     return text
 
 

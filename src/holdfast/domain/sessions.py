@@ -127,10 +127,10 @@ def _check_messages(messages: object, payload: Json) -> int:
         raise errors.InvalidInput("messages", f"must be a list, not {type(messages).__name__}")
     if payload is not None:
         raise errors.InvalidInput("messages", "cannot be combined with a payload")
-    if not 1 <= len(messages) <= limits.SESSION_ENTRY_MESSAGES_MAX:
-        raise errors.InvalidInput(
-            "messages", f"has {len(messages)} messages; it must have from 1 to {limits.SESSION_ENTRY_MESSAGES_MAX}"
-        )
+    limit = limits.SESSION_ENTRY_MESSAGES_MAX
+    if not 1 <= len(messages) <= limit:
+        problem = f"has {len(messages)} messages; it must have from 1 to {limit}"
+        raise errors.InvalidInput("messages", problem, limit if messages else 1)
     return len(messages)
 
 

@@ -58,7 +58,7 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
         _refuse(value, field)
         raise errors.InvalidInput(field, "cannot be encoded as JSON") from None
     if size > bytes_max:
-        raise errors.InvalidInput(field, f"is {size} bytes of JSON; the limit is {bytes_max}")
+        raise errors.InvalidInput(field, f"is {size} bytes of JSON; the limit is {bytes_max}", bytes_max)
     if not exact or "\\u0000" in text or (size > limits.INTEGER_DIGITS_MAX and _LONG_NUMBER.search(text)):
         _refuse(value, field)
         if _NUL.search(text):

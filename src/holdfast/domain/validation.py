@@ -39,7 +39,7 @@ def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> s
     if not value or value.isspace():
         raise errors.InvalidInput(field, "must not be empty")
     if len(value) > chars_max:
-        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}", chars_max)
     if _UNWANTED.search(value):
         raise errors.InvalidInput(field, "contains a control character or half of a surrogate pair")
     return value
@@ -66,7 +66,7 @@ def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
         raise errors.InvalidInput(field, f"must be a list of strings, not {type(values).__name__}")
     found = dict.fromkeys(name(value, f"{field}[{index}]") for index, value in enumerate(values))
     if len(found) > count_max:
-        raise errors.InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}", count_max)
     return tuple(found)
 
 
@@ -75,7 +75,7 @@ def string_map(value: Mapping[str, str], field: str, count_max: int, chars_max: 
     if not isinstance(value, Mapping):
         raise errors.InvalidInput(field, f"must be a map of strings, not {type(value).__name__}")
     if len(value) > count_max:
-        raise errors.InvalidInput(field, f"has {len(value)} entries; the limit is {count_max}")
+        raise errors.InvalidInput(field, f"has {len(value)} entries; the limit is {count_max}", count_max)
     return {name(key, f"{field} (a key)"): _text(item, f"{field}.{key}", chars_max) for key, item in value.items()}
 
 
@@ -83,7 +83,7 @@ def _text(value: object, field: str, chars_max: int) -> str:
     if not isinstance(value, str):
         raise errors.InvalidInput(field, f"must be a string, not {type(value).__name__}")
     if len(value) > chars_max:
-        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+        raise errors.InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}", chars_max)
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise errors.InvalidInput(field, "contains U+0000 or half of a surrogate pair")
     return value
@@ -102,7 +102,9 @@ def integer(value: object, field: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise errors.InvalidInput(field, f"must be an integer, not {type(value).__name__}")
     if not low <= value <= high:
-        raise errors.InvalidInput(field, f"is out of range; it must be from {low} to {high}")
+        raise errors.InvalidInput(
+            field, f"is out of range; it must be from {low} to {high}", high if value > high else low
+        )
     return value
 
 
@@ -113,7 +115,8 @@ def number(value: object, field: str, low: float, high: float) -> float:
             field, f"must be a number, not {value if isinstance(value, float) else type(value).__name__}"
         )
     if not low <= value <= high:
-        raise errors.InvalidInput(field, f"is out of range; it must be from {low:.15g} to {high:.15g}")
+        problem = f"is out of range; it must be from {low:.15g} to {high:.15g}"
+        raise errors.InvalidInput(field, problem, high if value > high else low)
     return float(value)
 
 

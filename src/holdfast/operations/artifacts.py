@@ -44,7 +44,9 @@ async def write_outputs(
     names = stored.keys() | {artifact.name for artifact in artifacts}
     if len(names) > limits.ARTIFACTS_MAX:
         raise errors.InvalidInput(
-            "artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}"
+            "artifacts",
+            f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}",
+            limits.ARTIFACTS_MAX,
         )
     replaced = [stored[artifact.name] for artifact in artifacts if artifact.name in stored]
     for one in replaced:

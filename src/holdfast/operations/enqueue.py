@@ -160,7 +160,7 @@ async def _write_inputs(
     except errors.InvalidInput as error:
         if not path:
             raise
-        raise errors.InvalidInput(f"{path}.{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{path}.{error.field}", error.problem, error.limit) from None
 
 
 class _EnqueueCall(NamedTuple):
@@ -211,7 +211,7 @@ def _with_publication(routing: RoutingTable, new: new_job.CheckedJob, field: str
     except errors.InvalidInput as error:
         if not field:
             raise
-        raise errors.InvalidInput(f"{field}[{index}].{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{field}[{index}].{error.field}", error.problem, error.limit) from None
 
 
 def _check_accepted(routing: RoutingTable, route: RouteKey) -> None:

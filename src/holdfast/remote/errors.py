@@ -32,7 +32,7 @@ def error_of(document: Mapping[str, Any]) -> errors.HoldfastError:
     if kind is None:
         return _service_error(int(document.get("status", 500)), detail, field)
     if issubclass(kind, errors.InvalidInput):
-        return errors.InvalidInput(str(field), detail)
+        return errors.InvalidInput(str(field), detail, document.get("limit"))
     if issubclass(kind, errors.EventsPruned):
         return errors.EventsPruned(str(document["cursor"]))
     if issubclass(kind, errors.NotAuthenticated):

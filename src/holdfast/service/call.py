@@ -119,7 +119,7 @@ class Call:
         try:
             json_schema.check(schema, body, "")
         except errors.InvalidInput as error:
-            raise errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem) from None
+            raise errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem, error.limit) from None
         return body
 
     def _parse_query(self) -> dict[str, Any]:
@@ -257,18 +257,18 @@ def check_limits(schema: Schema, value: Any, path: str) -> None:
     schema = next((one for one in schema.get("anyOf", ()) if one.get("type") != "null"), schema)
     match value:
         case dict():
-            if len(value) > schema.get("maxProperties", len(value)):
-                raise errors.InvalidInput(path, f"has {len(value)} keys; the limit is {schema['maxProperties']}")
+            limit = schema.get("maxProperties", len(value))
+            if len(value) > limit:
+                raise errors.InvalidInput(path, f"has {len(value)} keys; the limit is {limit}", limit)
             for name, one in value.items():
                 known = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
                 if isinstance(known, dict):
                     check_limits(known, one, f"{path}.{name}".removeprefix("."))
         case list():
-            if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-                limit = schema["maxItems"]
-                raise errors.InvalidInput(
-                    path, f"has {len(value)} entries; it must have {schema.get('minItems', 0)} to {limit}"
-                )
+            low, high = schema.get("minItems", 0), schema.get("maxItems", len(value))
+            if not low <= len(value) <= high:
+                problem = f"has {len(value)} entries; it must have {low} to {high}"
+                raise errors.InvalidInput(path, problem, high if value else low)
             for index, one in enumerate(value):
                 check_limits(schema.get("items", {}), one, f"{path}[{index}]")
         case str() if "pattern" in schema and "maxLength" in schema:

@@ -120,7 +120,7 @@ def _parsed(call: Call, number: int, content: bytes) -> _Line:
         new_job.check_job(new, fresh_id=ids.job_id())
     except (problems.ProblemError, errors.HoldfastError) as error:
         if isinstance(error, errors.InvalidInput):
-            error = errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem)
+            error = errors.InvalidInput(error.field.removeprefix(".") or "body", error.problem, error.limit)
         line.refuse(error)
     else:
         line.new = new

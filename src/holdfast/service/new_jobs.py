@@ -122,7 +122,7 @@ def backoff_of(value: Mapping[str, Any], path: str) -> backoff.Backoff:
     try:
         return backoff.Backoff(**value)
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{path}{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{path}{error.field}", error.problem, error.limit) from None
 
 
 def keyed_jobs(call: Call, jobs: Sequence[new_job.NewJob], first: int = 0, *, single: bool = False) -> None:

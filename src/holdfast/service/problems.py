@@ -93,7 +93,7 @@ PROBLEM_CODES: Final = {
     "too_many_streams": "the token has `limit` open streams",
     "wrong_origin": "without tokens, requests from web pages of other hosts are refused",
     "headers_too_large": "the headers are larger than `limit` bytes",
-    "request_timeout": "headers or body took too long",
+    "request_timeout": "headers or body took longer than `limit` seconds, a body also one for each KiB",
     "bad_request": "the request is not HTTP",
     "overloaded": "the server has `limit` connections",
     "shutting_down": "the server is shutting down; send the request again",

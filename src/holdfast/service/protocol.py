@@ -198,7 +198,7 @@ class WatchedProtocol(HttpToolsProtocol):
     def _headers_too_large(self) -> problems.ProblemError:
         limit = self.settings.header_bytes_max
         return problems.ProblemError(
-            431, "headers_too_large", f"the headers are larger than {limit} bytes", limit=limit
+            431, "headers_too_large", f"the headers are larger than {limit} bytes", limit=limit, field="headers"
         )
 
     def on_headers_complete(self) -> None:
@@ -265,7 +265,11 @@ class WatchedProtocol(HttpToolsProtocol):
         if silent or answered or self._phase == "idle":
             self.transport.close()
             return
-        self._refuse(problems.ProblemError(408, "request_timeout", f"the {self._phase} took too long"))
+        in_body = self._phase == "body"
+        limit = self.settings.body_seconds if in_body else self.settings.header_seconds
+        rate = f" and one more for each {self.settings.body_bytes_per_second_min} bytes" if in_body else ""
+        detail = f"the {self._phase} took longer than {limit:g} seconds{rate}"
+        self._refuse(problems.ProblemError(408, "request_timeout", detail, limit=limit, field=self._phase))
 
     def pause_writing(self) -> None:
         """Watch a client that does not read its response."""

@@ -43,7 +43,7 @@ def _definition(name: str, tenant: str | None, given: dict[str, Any], path: str 
         new_jobs.convert_values(options, "")
         return schedules.check_schedule(name, kind, payload, {**options, "tenant": tenant or routing.DEFAULT_NAME})
     except errors.InvalidInput as error:
-        raise errors.InvalidInput(f"{path}{error.field}", error.problem) from None
+        raise errors.InvalidInput(f"{path}{error.field}", error.problem, error.limit) from None
 
 
 async def put(call: Call) -> Response:

@@ -76,7 +76,7 @@ async def settle(call: Call) -> Response:
     except errors.InvalidInput as error:
         # The library's argument is `outcome` in both cases.
         name = "outcomes" if isinstance(outcome, list) else "outcome"
-        raise errors.InvalidInput(error.field.replace("outcome", name, 1), error.problem) from None
+        raise errors.InvalidInput(error.field.replace("outcome", name, 1), error.problem, error.limit) from None
     return reply_text(f'{{"entries":[{",".join(map(json_view.job_text, settled))}]}}')
 
 

@@ -1,6 +1,7 @@
 """Streams of server-sent events: each ends with its client, its token or the server."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -96,7 +97,8 @@ class StreamResponse(StreamingResponse):
         """Send the stream."""
         gone = asyncio.create_task(self._watch_client(receive))
         try:
-            with self._call.service.access.watch(self._call.caller, lambda: self._stream.end("token revoked")):
+            end = functools.partial(self._stream.end, "the token was revoked or has expired")
+            with self._call.service.access.watch(self._call.caller, end):
                 await self.stream_response(send)
         finally:
             gone.cancel()

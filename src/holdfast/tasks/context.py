@@ -99,7 +99,7 @@ class Context:
         try:
             size = artifacts.check_artifact(artifact, "artifact")
         except errors.InvalidInput as error:
-            raise errors.InvalidInput(error.field.rpartition(".")[2], error.problem) from None
+            raise errors.InvalidInput(error.field.rpartition(".")[2], error.problem, error.limit) from None
         self._state.add_artifact(artifact, size)
 
     def follow_up(

@@ -228,7 +228,7 @@ class TaskTable:
         try:
             return self.complete(new)
         except errors.InvalidInput as error:
-            raise errors.InvalidInput(f"{field}.{error.field}", error.problem) from None
+            raise errors.InvalidInput(f"{field}.{error.field}", error.problem, error.limit) from None
 
     def decode_result(self, job: Job) -> Any:
         """Return the result of *job*, decoded by the return annotation of its task, if any."""

@@ -131,7 +131,7 @@ def _completed(follow_ups: Sequence[new_job.JobLike], state: HandlerState) -> Se
         try:
             completed.append(state.complete(new))
         except errors.InvalidInput as error:
-            raise errors.InvalidInput(f"follow_ups[{index}].{error.field}", error.problem) from None
+            raise errors.InvalidInput(f"follow_ups[{index}].{error.field}", error.problem, error.limit) from None
     return completed
 
 

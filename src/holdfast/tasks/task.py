@@ -197,7 +197,7 @@ def definition_of(task: AnyTask) -> TaskDefinition:
 def _as_argument_error(error: errors.InvalidInput) -> errors.InvalidInput:
     """Return *error* with `arguments` instead of `payload` in its field, because the caller passed arguments."""
     prefix, dot, rest = error.field.partition("payload")
-    return errors.InvalidInput(f"arguments{rest}", error.problem) if dot and not prefix else error
+    return errors.InvalidInput(f"arguments{rest}", error.problem, error.limit) if dot and not prefix else error
 
 
 def check_function(function: object) -> Callable[..., Any]:
