@@ -68,6 +68,11 @@ def test_schedules_and_limits_of_such_a_kind_are_set_with_the_same_note(publishe
     assert [run("email.send"), run("emial.send", "--json")] == ["", ""]
 
 
+def test_a_kind_that_is_retired_is_checked_in_the_same_way_before_the_question(published: Cli) -> None:
+    dry = published.run("kinds", "retire", "emial.send", "--dry-run")
+    assert dry.stderr == "no worker has published the kind 'emial.send'; did you mean 'email.send'?\n"
+
+
 def test_a_schedule_whose_payload_the_task_would_refuse_is_refused_with_the_command_for_the_schema(
     published: Cli,
 ) -> None:

@@ -62,7 +62,7 @@ def _amount(one: Limit) -> str:
     if one.concurrency is not None:
         parts.append(f"{one.concurrency} at once")
     if one.rate is not None:
-        per = formatting.duration((one.per or 0) * 1000)
+        per = formatting.interval(one.per or 0)
         parts.append(
             f"{one.rate} {one.weight or 'starts'} in {per}"
             + ("" if one.burst == one.rate else f", burst {one.burst}")

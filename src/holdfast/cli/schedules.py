@@ -72,7 +72,7 @@ def _next(one: Schedule) -> str:
 
 def _times(one: Schedule) -> str:
     if one.cron is None:
-        return f"every {formatting.duration((one.every or 0) * 1000)}"
+        return f"every {formatting.interval(one.every or 0)}"
     return f"{one.cron} ({one.zone})"
 
 
