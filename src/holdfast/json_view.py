@@ -15,6 +15,7 @@ from holdfast.domain import (
     gates,
     groups,
     kinds,
+    limits,
     output,
     results,
     routing,
@@ -26,9 +27,10 @@ from holdfast.domain import (
     why as whys,
 )
 from holdfast.domain.backoff import Backoff
-from holdfast.domain.claims import Claim
+from holdfast.domain.claims import Claim, fence_of
 from holdfast.domain.failures import Failure
-from holdfast.domain.job import SYSTEM_LANE, Attempt, Job, row_of, shown_payload
+from holdfast.domain.job import SYSTEM_LANE, Attempt, Job, columns_of, row_of, shown_payload
+from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.overview import FlowMinute, Need, Overview, WorkerModels
 from holdfast.domain.serving import Unserved
 from holdfast.domain.strict_json import quoted
@@ -49,6 +51,9 @@ def job_text(one: Job) -> str:
     Payload, result and tags are stored as JSON and are copied without being parsed, because the service returns many
     jobs. A payload or result that a codec has encoded stays encoded.
     """
+    columns = columns_of(one)
+    if isinstance(columns, LazyRow) and (usual := columns.usual()) is not None and usual.lane != SYSTEM_LANE:
+        return _usual_text(usual)
     row = row_of(one)
     # Unpacked in the order of the columns: with this many, reading attributes would take a third of the time.
     number, job_id, state, kind, lane, tenant, _, priority, affinity, requires, payload, headers, tags = row[:13]
@@ -82,6 +87,43 @@ def job_text(one: Job) -> str:
         f',"events":"{"all" if record_all else "terminal"}","parent":{null if parent is None else quoted(parent)}'
         f',"root":{quoted(root or job_id)}'
         f',"entry":{null if entry_json is None else strict_json.compact(entry(one))}}}'
+    )
+
+
+def _usual_text(usual: UsualColumns) -> str:
+    """Return the same text of a job with the usual values, without making its row."""
+    seq, job_id, state, kind, lane, tenant, priority, requires, payload, result, enqueued_at_ms, *attempt = usual
+    shown_id = quoted(job_id)
+    return (
+        f'{{"id":{shown_id},"number":{seq}{_place(state, kind, lane, tenant, priority, None, requires)}'
+        f',"payload":{payload},"result":{"null" if result is None else result}'
+        f',"failure":null,"headers":{{}},"tags":{{}},"enqueued_at_ms":{enqueued_at_ms},"due_at_ms":{enqueued_at_ms}'
+        f"{_usual_attempt(*attempt)}{shown_id}"
+        ',"entry":null}'
+    )
+
+
+@lru_cache(1_000)
+def _usual_attempt(
+    started_at_ms: int | None,
+    finished_at_ms: int | None,
+    lease_until_ms: int | None,
+    epoch: int,
+    worker: str | None,
+    incarnation: str | None,
+    outcome: str | None,
+) -> str:
+    """Return the text from the deadline to the root; jobs of one claim have the same."""
+    times = {
+        "deadline_at_ms": None,
+        "started_at_ms": started_at_ms,
+        "finished_at_ms": finished_at_ms,
+        "lease_until_ms": lease_until_ms,
+    }
+    return (
+        f",{strict_json.compact(times)[1:-1]}"
+        f',"attempt":{epoch},"max_attempts":{limits.MAX_ATTEMPTS_DEFAULT},"backoff":{_backoff(None)},"epoch":{epoch}'
+        f'{_holder(worker, incarnation, outcome)}{_UNCHANGED_TEXT},"events":"terminal","parent":null,"root":'
     )
 
 
@@ -351,10 +393,10 @@ def audit_entry(one: access.AuditEntry) -> Document:
 
 def claim_text(one: Claim) -> str:
     """Return a job under a lease, with the three values that prove the lease, as JSON text."""
-    row = row_of(one.job)
+    columns, fence = columns_of(one.job), fence_of(one)
     return (
-        f'{{"job":{job_text(one.job)},"epoch":{row.epoch},"lease_token":{quoted(row.lease_token or "")}'
-        f',"lease_until_ms":{row.lease_until_ms or "null"},"acknowledged":{_flag(not row.unacknowledged)}}}'
+        f'{{"job":{job_text(one.job)},"epoch":{fence.epoch},"lease_token":{quoted(fence.lease_token)}'
+        f',"lease_until_ms":{columns.lease_until_ms or "null"},"acknowledged":{_flag(not columns.unacknowledged)}}}'
     )
 
 

@@ -335,6 +335,28 @@ class Failing(Middleware):
             raise ValueError("after settle")
 
 
+class Collector(Middleware):
+    """Collects the results of outcomes."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    def settle(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> Generator[None, Sequence[Settlement], None]:
+        self.results += [outcome.result for _, outcome in outcomes if isinstance(outcome, Done)]
+        yield
+
+
+def test_outcomes_with_equal_results_are_passed_on_as_they_were_given(queue: Queue) -> None:
+    collector, results = Collector(), [{"ok": 1} for _ in range(3)]
+    within(queue, collector)
+    queue.enqueue_many([NewJob("mail") for _ in results])
+    claims = queue.claim_many(limit=3)
+
+    queue.settle_many([(claim, Done(result)) for claim, result in zip(claims, results, strict=True)])
+
+    assert [id(result) for result in collector.results] == [id(result) for result in results]
+
+
 class TestErrors:
     def test_an_error_before_an_enqueue_refuses_it_and_the_outer_ones_see_it(self, queue: Queue) -> None:
         outer = Recorder()

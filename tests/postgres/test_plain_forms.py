@@ -306,6 +306,25 @@ class TestLimits:
         assert not is_plain
         assert "plain_claim_gated" in watched.sent
 
+    def test_later_claims_are_then_undone_by_a_savepoint_and_settlements_stay(self, watched: Watched) -> None:
+        queue = watched.queue
+        queue.limits.set("one", kinds=["send"], key="tag:order", concurrency=1)
+        queue.enqueue("other")
+        held, _ = watched.claim()
+        for turn in range(2):
+            queue.enqueue_many(
+                [NewJob("send", priority=-n, tags={"order": order}) for n, (_, order) in enumerate(NAMED)]
+            )
+            watched.sent.clear()
+            held = list(queue.settle_and_claim([(claim, Done()) for claim in held], limit=8, worker="w").claims)
+            # Offered jobs of the turns before come first.
+            assert {claim.job.tags["order"] for claim in held} == {"x", "y"}
+            assert len(held) == 2
+            assert "plain_claim_gated_undoing" in watched.sent
+            # The first fails as a whole.
+            assert ("plain_claim_gated" in watched.sent) == (not turn)
+        assert len(list(queue.jobs(state="done"))) == 3
+
 
 def test_a_row_that_has_moved_is_taken_by_its_number(url: str, schema: str, queue: Queue) -> None:
     taken, kept = (queue.enqueue("mail").job.number for _ in range(2))

@@ -283,6 +283,33 @@ def test_a_released_job_that_was_due_long_ago_is_found(
     assert held.job.id in [claim.job.id for claim in client.claim_many(limit=BATCH)]
 
 
+def _analyze(url: str, schema: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("ready_job", "open_job", "lease"):
+            connection.execute(f"analyze {schema}.{table}".encode())
+
+
+@pytest.mark.parametrize("limit", [None, 1_000], ids=["no limit", "a limit by key"])
+def test_a_claim_reads_no_more_if_the_statistics_say_that_no_job_is_unfinished(
+    url: str, schema: str, limit: int | None
+) -> None:
+    with holdfast.connect(url, schema=schema) as queue:
+        if limit is not None:
+            queue.limits.set("all", kinds=["mail"], concurrency=limit)
+        queue.enqueue_many([{"kind": "mail"} for _ in range(BATCH)])
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=BATCH)])
+        _analyze(url, schema)
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(2_000)])
+    wait_for_ends(url)
+    indexes = (*BY_NUMBER, "job_pkey")
+    before = entries_read(url, schema, indexes)
+    with holdfast.connect(url, schema=schema) as client:
+        for _ in range(5):
+            assert len(client.claim_many(limit=BATCH)) == BATCH
+    wait_for_ends(url)
+    assert entries_read(url, schema, indexes) - before < 1_000
+
+
 # --- many tenants, priorities and kinds ----------------------------------------------------------------------------
 
 TENANTS = [f"tenant{number:03}" for number in range(100)]
@@ -317,6 +344,8 @@ def test_a_claim_that_keeps_up_does_not_walk_through_what_was_claimed_of_many_te
             _enqueue_for_all(queue)
         while claims := queue.claim_many(limit=500):
             queue.settle_many([(claim, Done()) for claim in claims])
+    # As autovacuum may at any time: the statistics say that no job is ready.
+    _analyze(url, schema)
     counts = []
     for rounds in (3, 12):
         clock.advance(10)

@@ -55,6 +55,41 @@ class TestCombiner:
         assert batches == [[0, 1], [2, 3], [4], [1_000]]
         assert answers == [0, 1, 2, 3, 4, 1_000]
 
+    def batches_of(self, *rounds: Sequence[int]) -> list[list[int]]:
+        """Make calls in rounds of the event loop; return the batches, the first of which does not end before."""
+        begun: list[list[int]] = []
+
+        async def main() -> None:
+            hold = asyncio.Event()
+
+            async def carry_out(items: Sequence[int]) -> Sequence[int]:
+                begun.append(list(items))
+                await hold.wait()
+                return items
+
+            combiner: Combiner[int, int] = Combiner(carry_out)
+            answers = []
+            for items in rounds:
+                answers += [combiner.call(item) for item in items]
+                await asyncio.sleep(0)
+            hold.set()
+            await asyncio.gather(*answers)
+
+        asyncio.run(main())
+        return begun
+
+    def test_a_batch_begins_when_no_call_has_arrived_for_some_rounds(self) -> None:
+        # The clients of the batch before send their next requests within three rounds.
+        assert self.batches_of([1, 2], [], [], [3], [], [], [4]) == [[1, 2, 3, 4]]
+        assert self.batches_of([1, 2], [], [], [], [], [], [3]) == [[1, 2], [3]]
+
+    def test_a_call_without_company_waits_for_fewer_rounds(self) -> None:
+        assert self.batches_of([1], [], [], [], [2]) == [[1], [2]]
+
+    def test_a_batch_begins_although_calls_never_stop_arriving(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(combining, "TOGETHER_MAX", 3)
+        assert self.batches_of(*([number] for number in range(10)))[0] == [0, 1, 2]
+
     def test_a_call_that_is_refused_does_not_affect_others(self) -> None:
         def answer(items: list[int]) -> list[int]:
             if 2 in items:
@@ -83,7 +118,7 @@ class TestCombiner:
                 return items
 
             combiner: Combiner[int, int] = Combiner(carry_out)
-            held = asyncio.create_task(combiner.call(0, "a"))
+            held = asyncio.ensure_future(combiner.call(0, "a"))
             other = await combiner.call(1, "b")
             hold.set()
             return other + await held
@@ -97,7 +132,7 @@ class TestCombiner:
                 return items
 
             combiner: Combiner[int, int] = Combiner(carry_out)
-            gone, stays = (asyncio.create_task(combiner.call(number)) for number in (1, 2))
+            gone, stays = (asyncio.ensure_future(combiner.call(number)) for number in (1, 2))
             await asyncio.sleep(0)
             gone.cancel()
             return await stays
@@ -117,10 +152,10 @@ class TestCombiner:
                 return items
 
             combiner: Combiner[int, int] = Combiner(carry_out)
-            first, gone, stays = (asyncio.create_task(combiner.call(number)) for number in (1, 2, 3))
+            first, gone, stays = (asyncio.ensure_future(combiner.call(number)) for number in (1, 2, 3))
             await started.wait()
-            late = asyncio.create_task(combiner.call(4))
-            alone = asyncio.create_task(combiner.call(5))
+            late = asyncio.ensure_future(combiner.call(4))
+            alone = asyncio.ensure_future(combiner.call(5))
             await asyncio.sleep(0)
             late.cancel()
             gone.cancel()

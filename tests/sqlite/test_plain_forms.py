@@ -144,6 +144,23 @@ def test_usual_jobs_with_consecutive_numbers_are_settled_by_an_update_of_the_ran
         assert statements(*[NewJob("a", tenant=f"{number % 2}") for number in range(12)]) == ["job_done_range_plain"]
 
 
+@pytest.mark.parametrize("backwards", [False, True], ids=["as claimed", "backwards"])
+def test_events_of_jobs_that_are_settled_together_are_in_the_order_of_the_call(
+    tmp_path: Path, *, backwards: bool
+) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+        queue.enqueue_many([NewJob("a")] * 10)
+        claims = queue.claim_many(limit=10, worker="w")
+        if backwards:
+            claims.reverse()
+        queue.settle_many([(claim, Done()) for claim in claims])
+
+        assert [event.job_id for event in queue.events().events] == [claim.job.id for claim in claims]
+        statement = "events_append_done" if backwards else "events_append_done_range"
+        assert [name for name in seen if name.startswith("events_append")] == [statement]
+
+
 def test_usual_jobs_of_several_tenants_are_claimed_and_settled_by_lists(tmp_path: Path) -> None:
     seen: list[str] = []
     with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:

@@ -1,9 +1,10 @@
 """The order of the tests if several processes run them: slow tests start early, and no processor is idle.
 
 `--dist worksteal` assigns each process one piece of the list, and idle processes take tests from the end of another's
-piece. A slow test that starts last keeps one process busy while the others are idle. Tests that wait, for a lease,
-a process or a server, leave the processors idle if all processes run them at the same time. So most pieces begin with
-slow tests, continue with those that wait and end with those that compute; the other pieces only compute.
+piece, except the next one. A slow test that starts last keeps one process busy while the others are idle. Tests that
+wait, for a lease, a process or a server, leave the processors idle if all processes run them at the same time. So
+most pieces begin with slow tests, continue with those that wait and end with those that compute; the other pieces
+only compute. Tests that take minutes are dealt out over all pieces, before all others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+Sort: TypeAlias = Literal["long", "slow", "waits", "computes"]
 
 _TESTS = Path(__file__).parents[1]
 # The folders of tests/ whose tests spend more time waiting than computing.
@@ -32,8 +34,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = arranged(items, processes, sort=_sort, module=lambda item: item.path)
 
 
-def _sort(item: pytest.Item) -> Literal["slow", "waits", "computes"]:
-    if any(item.iter_markers("slow")) or any(item.iter_markers("long")):
+def _sort(item: pytest.Item) -> Sort:
+    if any(item.iter_markers("long")):
+        return "long"
+    if any(item.iter_markers("slow")):
         return "slow"
     return "waits" if any(item.path.is_relative_to(_TESTS / folder) for folder in _WAITING) else "computes"
 
@@ -42,15 +46,15 @@ def arranged(
     items: Sequence[T],
     pieces: int,
     *,
-    sort: Callable[[T], Literal["slow", "waits", "computes"]],
+    sort: Callable[[T], Sort],
     module: Callable[[T], Hashable],
 ) -> list[T]:
     """Return *items* for *pieces* equal pieces: two thirds of them begin with slow tests, then come those that wait.
 
-    The slow tests of a module stay together.
+    The slow tests of a module stay together; long tests are dealt out to all pieces and come first.
     """
-    slow, waiting, computing = (
-        [item for item in items if sort(item) == wanted] for wanted in ("slow", "waits", "computes")
+    long, slow, waiting, computing = (
+        [item for item in items if sort(item) == wanted] for wanted in ("long", "slow", "waits", "computes")
     )
     shares: list[list[T]] = [[] for _ in range(max(1, pieces * 2 // 3))]
     modules = [list(group) for _, group in groupby(slow, module)]
@@ -62,6 +66,8 @@ def arranged(
     for share, more in zip(shares, _divided(waiting, len(shares)), strict=True):
         share.extend(more)
     shares += [[] for _ in range(pieces - len(shares))]
+    for place, share in enumerate(shares):
+        share[:0] = long[place::pieces]
     return list(_filled(shares, computing, len(items)))
 
 

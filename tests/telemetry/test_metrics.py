@@ -20,7 +20,7 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
-from tests.worker.workers import RENEWED_LEASE_SECONDS, Outage, live, running_worker, wait_finished, without_tasks
+from tests.worker.workers import Outage, running_worker, wait_finished, without_tasks
 
 
 def scraped(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -165,7 +165,7 @@ def test_a_expire_is_counted_when_its_job_is_claimed_again(queue: holdfast.Queue
 
 
 def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:
-    queue = live(durable_harness)
+    queue = durable_harness.open()
     metrics = telemetry.metrics(queue)
     taken = threading.Event()
 
@@ -175,7 +175,7 @@ def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:
         context.wait_cancelled(30)
 
     enqueued = task.enqueue()
-    with running_worker(queue, metrics=metrics, lease=RENEWED_LEASE_SECONDS) as working:
+    with running_worker(queue, metrics=metrics) as working:
         assert taken.wait(PATIENCE_SECONDS)
         queue.cancel(enqueued.id, force=True)
         wait_until(lambda: working.worker.status().ended.get("lost") == 1)

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import holdfast
@@ -32,8 +33,9 @@ def open_queue(url: str) -> Queue:
             transaction.execute("insert into effects (number) values (?)", (number,))
 
     @queue.task("block")
-    async def block(number: int, seconds: float) -> int:
-        time.sleep(seconds)  # noqa: ASYNC251  # the test needs a handler that blocks the event loop
+    async def block(number: int, proceed: str) -> int:
+        while not Path(proceed).exists():  # noqa: ASYNC240  # the test needs a handler that blocks the event loop
+            time.sleep(0.01)  # noqa: ASYNC251
         return number
 
     return queue

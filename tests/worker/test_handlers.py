@@ -12,8 +12,9 @@ from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, LeaseLo
 from holdfast.worker.worker import Worker
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
+from tests.worker.timers import MovableTimer
 from tests.worker.workers import (
-    RENEWED_LEASE_SECONDS,
+    LEASE_SECONDS,
     in_state,
     running_worker,
     wait_finished,
@@ -289,15 +290,18 @@ def test_what_a_context_collected_is_dropped_with_a_failure(queue: Queue) -> Non
 
 
 def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
-    seen = threading.Event()
+    timer, noted, seen = MovableTimer(), threading.Event(), threading.Event()
 
     @queue.task("long")
     def long(context: Context) -> None:
         context.progress("loading", 40)
+        noted.set()
         wait_for_event(seen)
 
     enqueued = queue.enqueue("long", {})
-    with running_worker(queue, lease=RENEWED_LEASE_SECONDS):
+    with running_worker(queue, lease=LEASE_SECONDS, timer=timer):
+        wait_for_event(noted)
+        timer.advance(LEASE_SECONDS / 2)
         wait_until(lambda: queue.get(enqueued.id).phase == "loading")
         assert queue.get(enqueued.id).percent == 40
         seen.set()

@@ -19,7 +19,7 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
 from tests.support.assertions import failure_of
 from tests.support.stores import Harness
-from tests.worker.workers import RENEWED_LEASE_SECONDS, live, running_worker, wait_finished
+from tests.worker.workers import running_worker, wait_finished
 
 CURRENT: ContextVar[str | None] = ContextVar("current", default=None)
 
@@ -271,7 +271,7 @@ class TestEnds:
         assert {end.claim.job.id for end in around.ends} == {made.id}
 
     def test_a_lost_lease_is_reported(self, durable_harness: Harness) -> None:
-        queue, around = live(durable_harness), Around()
+        queue, around = durable_harness.open(), Around()
         state_of(queue).middleware = (around,)
         taken = threading.Event()
 
@@ -281,7 +281,7 @@ class TestEnds:
             context.wait_cancelled(30)
 
         made = task.enqueue()
-        with running_worker(queue, lease=RENEWED_LEASE_SECONDS):
+        with running_worker(queue):
             assert taken.wait(PATIENCE_SECONDS)
             queue.cancel(made.id, force=True)
             wait_until(lambda: bool(around.ends))

@@ -34,8 +34,8 @@ from tests.worker.children import emit_by_hand, open_queue
 from tests.worker.places import PLACES, new_store_url
 from tests.worker.timers import MovableTimer
 from tests.worker.workers import (
-    HELD_LEASE_SECONDS,
-    RENEWED_LEASE_SECONDS,
+    LEASE_SECONDS,
+    REAL_LEASE_SECONDS,
     Outage,
     Time,
     live,
@@ -168,18 +168,18 @@ class SlowWrites(LeaseThread):
     def __init__(self, timer: MovableTimer) -> None:
         super().__init__()
         self.written = threading.Event()
+        self.emits = threading.Lock()
         self.context: Context | None = None
         self._timer = timer
 
     def __call__(self, name: str) -> None:
         super().__call__(name)
-        # Read once: the handler ends in its own thread.
-        context = self.context
-        if name == "committed" and context is not None and "output_append" in self.sent:
-            self.sent.clear()
-            self.written.set()
-            self._timer.advance(0.2)
-            context.emit("x")
+        with self.emits:
+            if name == "committed" and self.context is not None and "output_append" in self.sent:
+                self.sent.clear()
+                self.written.set()
+                self._timer.advance(0.2)
+                self.context.emit("x")
 
 
 def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_before_the_next_renewal(
@@ -199,7 +199,8 @@ def test_a_handler_that_always_has_text_to_write_learns_of_its_cancellation_befo
         queue.cancel(context.job.id)
         context.wait_cancelled()
         stopped_after.append(moving.timer.monotonic() - started)
-        slow.context = None
+        with slow.emits:
+            slow.context = None
         context.raise_if_cancelled()
 
     enqueued = queue.enqueue("talk", {})
@@ -315,7 +316,7 @@ def test_an_answer_that_was_lost_repeats_no_text(harness: Harness) -> None:
         wait_until(lambda: len(queue.output(context.job.id)) == 1)
 
     enqueued = queue.enqueue("talk", {})
-    with running_worker(queue, lease=RENEWED_LEASE_SECONDS * 10):
+    with running_worker(queue, lease=LEASE_SECONDS):
         wait_for_event(started)
         outage.lose_answers(1)
         proceed.set()
@@ -504,7 +505,7 @@ def test_the_text_of_a_worker_stopped_past_its_lease_is_refused(place: str) -> N
     enqueued = queue.enqueue("speak", {})
     with (
         queue,
-        Child(emit_by_hand, place, {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "kinds": ["speak"]}) as sleeper,
+        Child(emit_by_hand, place, {"lease": REAL_LEASE_SECONDS, "worker": "sleeper", "kinds": ["speak"]}) as sleeper,
     ):
         sleeper.tell("before ")
         wait_until(lambda: len(queue.output(enqueued.id)) == 1)

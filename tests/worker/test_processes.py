@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,7 @@ from tests.chaos.threads import wait_until
 from tests.support.claims import expire_leases
 from tests.worker.children import EFFECTS, open_queue, work, work_by_hand
 from tests.worker.places import PLACES, Vanishing, interruptible_store, new_store_url
-from tests.worker.workers import HELD_LEASE_SECONDS, RENEWED_LEASE_SECONDS, running_worker, wait_finished
-
-BLOCKED_LEASE_SECONDS = 3.0
-"""A lease in real time; test_stopping shows with a manual timer that it is renewed many times."""
+from tests.worker.workers import REAL_LEASE_SECONDS, running_worker, wait_finished
 
 
 @pytest.fixture(params=PLACES)
@@ -68,7 +66,7 @@ def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place
 @pytest.mark.slow("workers run in processes")
 def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
     enqueued = queue.enqueue("hold", {})
-    options = {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "kinds": ["hold"]}
+    options = {"lease": REAL_LEASE_SECONDS, "worker": "sleeper", "kinds": ["hold"]}
     with Child(work_by_hand, place, options) as sleeper:
         assert sleeper.hear() == "started"
         sleeper.stop_between_writes(place)
@@ -85,22 +83,34 @@ def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue
     assert (job.result, job.epoch) == ("by another", 2)
 
 
-def test_a_worker_whose_loop_is_blocked_keeps_its_job_by_the_real_clock(queue: Queue, place: str) -> None:
-    enqueued = queue.enqueue("block", {"number": 3, "seconds": 1.5 * BLOCKED_LEASE_SECONDS})
-    with Child(work, place, {"lease": BLOCKED_LEASE_SECONDS, "worker": "rude", "kinds": ["block"]}):
+@pytest.mark.slow("leases are renewed by the real clock")
+def test_a_worker_whose_loop_is_blocked_keeps_its_job_by_the_real_clock(
+    queue: Queue, place: str, tmp_path: Path
+) -> None:
+    proceed = tmp_path / "proceed"
+    enqueued = queue.enqueue("block", {"number": 3, "proceed": str(proceed)})
+    with Child(work, place, {"lease": REAL_LEASE_SECONDS, "worker": "rude", "kinds": ["block"]}):
         wait_until(lambda: queue.get(enqueued.id).worker == "rude")
         with running_worker(queue, worker="envious"):
+            # Two renewals; test_stopping shows with a manual timer that there are many.
+            first = queue.get(enqueued.id).lease_until
+            wait_until(lambda: _seconds_between(first, queue.get(enqueued.id).lease_until) > REAL_LEASE_SECONDS / 2)
+            proceed.touch()
             job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.result, job.epoch, job.attempt) == ("done", 3, 1, 1)
     assert job.worker == "rude"
 
 
+def _seconds_between(first: datetime | None, last: datetime | None) -> float:
+    return (last - first).total_seconds() if first is not None and last is not None else 0.0
+
+
 @pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_worker_cut_off_for_longer_than_a_lease_stops_its_handlers_and_then_goes_on(vanishing: Vanishing) -> None:
     with _opened(vanishing.url) as queue:
         enqueued = queue.enqueue("hold", {})
-        options = {"lease": RENEWED_LEASE_SECONDS, "kinds": ["hold", "count"], "concurrency": 1}
+        options = {"lease": REAL_LEASE_SECONDS, "kinds": ["hold", "count"], "concurrency": 1}
         with Child(work_by_hand, vanishing.url, options) as worker:
             assert worker.hear() == "started"
             with vanishing.unavailable():

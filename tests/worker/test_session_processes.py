@@ -16,7 +16,7 @@ from tests.chaos.threads import wait_until
 from tests.support.claims import expire_leases
 from tests.worker.children import LINES, answer_by_hand, answer_until_killed
 from tests.worker.places import PLACES, new_store_url
-from tests.worker.workers import HELD_LEASE_SECONDS, wait_finished
+from tests.worker.workers import REAL_LEASE_SECONDS, wait_finished
 
 SESSION = "chat-42"
 OFTEN = 1_000
@@ -65,7 +65,7 @@ def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue:
 @pytest.mark.slow("workers run in processes")
 def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
-    options = {"lease": HELD_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
+    options = {"lease": REAL_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
     with Child(answer_by_hand, place, options) as sleeper:
         assert sleeper.hear() == (["one", "two"], 1)
         sleeper.stop_between_writes(place)

@@ -17,10 +17,17 @@ from tests.support.assertions import failure_of
 from tests.support.claims import claim_one, known
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, Time, comes, in_state, running_worker, wait_finished, wait_for_event
+from tests.worker.workers import (
+    LEASE_SECONDS,
+    Outage,
+    Time,
+    comes,
+    in_state,
+    running_worker,
+    wait_finished,
+    wait_for_event,
+)
 
-LEASE_SECONDS = 600.0
-"""Long, because only the test advances the time."""
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 

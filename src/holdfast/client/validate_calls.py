@@ -67,13 +67,19 @@ def _refuse_large_payloads(checked_jobs: Sequence[new_job.CheckedJob]) -> None:
             )
 
 
-def settlements(values: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, CheckedOutcome]]:
-    """Return the claims of one call with validated outcomes, or raise `InvalidInput` that names the invalid one."""
+def settlements(
+    values: Sequence[tuple[Claim, Outcome]], *, observed: bool = False
+) -> list[tuple[Claim, CheckedOutcome]]:
+    """Return the claims of one call with validated outcomes, or raise `InvalidInput` that names the invalid one.
+
+    Successes with the same result are one object, unless they are *observed* by middleware, which reads the outcomes
+    as they were given.
+    """
     count(values, "settlements", limits.SETTLE_MANY_MAX)
     checked = []
     pair: Any
     # A worker settles most jobs with the same outcome, the success of a handler that returned nothing.
-    last, plain = object(), None
+    last, plain, alike = object(), None, None
     for index, pair in enumerate(values):
         # isinstance() with an abstract class is slow; check for the usual type first.
         if (type(pair) is not tuple and not isinstance(pair, Sequence)) or len(pair) != 2:
@@ -83,7 +89,8 @@ def settlements(values: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Ch
             raise _wrong_claim(held, "a Claim")
         try:
             if outcome is not last:
-                last, plain = outcome, check_plain(outcome)
+                last, plain = outcome, check_plain(outcome, alike)
+                alike = None if observed else plain
             found = plain or check_outcome(outcome, tenant=held.job.tenant, fresh_id=ids.job_id)
         except errors.InvalidInput as error:
             if len(values) == 1:

@@ -22,6 +22,9 @@ from holdfast.domain.rollups import Ended
 from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
 
+if TYPE_CHECKING:
+    from holdfast.domain.lazy_rows import LazyRow
+
 State: TypeAlias = Literal[
     "scheduled", "blocked", "dependent", "parked", "ready", "running", "done", "failed", "cancelled", "retired"
 ]
@@ -219,25 +222,6 @@ def _replace(job: JobRow, /, **changes: Any) -> JobRow:
 JobRow._replace = _replace  # type: ignore[method-assign, assignment]
 
 
-class LazyRow:
-    """A row that is made when a column is read that its subclass does not know without it.
-
-    Its attributes are the columns. A subclass has at least those that `Job` reads from it without making the row:
-    number, id, kind, lane, tenant and payload.
-    """
-
-    __slots__ = ()
-
-    def make(self) -> JobRow:
-        """Return the row."""
-        raise NotImplementedError
-
-    done_at: Any = JobRow.done_at  # which reads a few columns
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.make(), name)
-
-
 # Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
 @dataclass(slots=True, eq=False, repr=False, match_args=False)
 class _JobData:
@@ -301,7 +285,8 @@ class Job(_JobData):
     @property
     def finished(self) -> bool:
         """Whether it has reached a final state."""
-        return self._row.finished
+        finished: bool = self._made.finished
+        return finished
 
     @property
     def kind(self) -> str:

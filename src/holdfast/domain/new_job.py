@@ -17,9 +17,10 @@ from holdfast.domain.codec import NULL, Codec, encode_text, is_encoded
 from holdfast.domain.debounce import Debounce, check_debounce, check_dedupe_for
 from holdfast.domain.dependencies import DEPENDENCY_OPTIONS, Dependencies, check_dependencies
 from holdfast.domain.gates import GivenForLimits, check_given
-from holdfast.domain.job import SYSTEM_LANE as _SYSTEM_LANE, JobRow, LazyRow
+from holdfast.domain.job import SYSTEM_LANE as _SYSTEM_LANE, JobRow
 from holdfast.domain.job_options import EnqueueOptions, JobOptions, NewJobOptions, OnDuplicate
 from holdfast.domain.kinds import Publication
+from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, Route, RouteKey, RoutingTable
 from holdfast.domain.strict_json import Json
 
@@ -535,6 +536,14 @@ _UNCLAIMED: Final = (
 )
 
 
+# What follows the priority in the settings of most jobs.
+_USUAL_SETTINGS: Final = (
+    *(None, "{}", "{}"),  # affinity, headers_json, tags_json
+    *(0, None, None, None),  # delay_ms, run_at_ms, deadline_in_ms, deadline_at_ms
+    *(limits.MAX_ATTEMPTS_DEFAULT, None, None, "keep", False),  # backoff, dedupe_kind, on_duplicate, record_all
+)
+
+
 class NewRow(LazyRow):
     """The row of a new job that the store has written without making it; `new_job` makes it."""
 
@@ -556,45 +565,31 @@ class NewRow(LazyRow):
         """Return the row."""
         return new_job(self._new, self.seq, self._fair_key, self._now)
 
+    def usual(self) -> UsualColumns | None:
+        """Return the columns of a job without options, for which no parent is known."""
+        new = self._new
+        route, tenant, priority, *others = new.settings
+        if tuple(others) != _USUAL_SETTINGS or new.dedupe_key is not None or new.lineage != (None, None):
+            return None
+        none, at = None, self._now.wall_ms
+        place = ("ready", route.kind, route.lane, tenant, priority, route.requires_json)
+        running = (none, none, none, 0, none, none, none)
+        return tuple.__new__(UsualColumns, (self.seq, new.id, *place, new.payload_json, none, at, *running))
+
 
 def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
     """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
     job_id, settings, payload_json, dedupe_key, digest, *_ = new
     due_at_ms, deadline_at_ms = times_of(settings, now)
     lane, kind, requires_json, _, _ = settings.route
+    state = "scheduled" if due_at_ms > now.wall_ms else "ready"
     fields = (
-        seq,
-        job_id,
-        "scheduled" if due_at_ms > now.wall_ms else "ready",
-        kind,
-        lane,
-        settings.tenant,
-        fair_key,
-        settings.priority,
-        settings.affinity,
-        requires_json,
-        payload_json,
-        settings.headers_json,
-        settings.tags_json,
-        None,  # result_json
-        now.wall_ms,
-        due_at_ms,
-        deadline_at_ms,
-        None,  # finished_at_ms
-        0,  # attempt
-        settings.max_attempts,
-        settings.backoff_json,
-        *_UNCLAIMED,
-        dedupe_key,
-        settings.dedupe_kind,
-        None,  # predecessor
-        digest,
-        *new.lineage,
-        None,  # session_number
-        None,  # enqueue_seq
-        None,  # entry_json
-        int(settings.record_all),
-        0,  # event_count
+        *(seq, job_id, state, kind, lane, settings.tenant, fair_key, settings.priority, settings.affinity),
+        *(requires_json, payload_json, settings.headers_json, settings.tags_json),
+        *(None, now.wall_ms, due_at_ms, deadline_at_ms, None, 0),  # result_json, finished_at_ms, attempt
+        *(settings.max_attempts, settings.backoff_json, *_UNCLAIMED),
+        *(dedupe_key, settings.dedupe_kind, None, digest, *new.lineage),  # predecessor
+        *(None, None, None, int(settings.record_all), 0),  # session_number, enqueue_seq, entry_json, event_count
     )
     # By index: with this many fields, keyword arguments take six times as long.
     return tuple.__new__(JobRow, fields)

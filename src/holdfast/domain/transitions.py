@@ -16,12 +16,12 @@ from holdfast.domain.job import (
     AttemptRow,
     Job,
     JobRow,
-    LazyRow,
     State,
     columns_of,
     job_of,
     row_of,
 )
+from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 
 
 class Transition(NamedTuple):
@@ -209,9 +209,21 @@ class SucceededRow(LazyRow):
     tenant = property(lambda self: self._claimed.tenant)
     payload_json = property(lambda self: columns_of(self._claimed).payload_json)
 
+    finished = True
+
     def make(self) -> JobRow:
         """Return the row."""
         return _done(_changed(row_of(self._claimed), self._current), self._checked, self._now, 1)
+
+    def usual(self) -> UsualColumns | None:
+        """Return the columns if the job has had none of the values that few jobs have, and has not changed since."""
+        columns = columns_of(self._claimed)
+        held = columns.usual() if isinstance(columns, LazyRow) else None
+        if held is None or self._current[:4] != (held.priority, None, None, 0):
+            return None
+        head, started_at_ms, result_json = held[:2], held.started_at_ms, self._checked.result_json
+        attempt = (started_at_ms, self._now.wall_ms, None, *held[14:17], "done")
+        return tuple.__new__(UsualColumns, (*head, "done", *held[3:9], result_json, held.enqueued_at_ms, *attempt))
 
 
 def succeeded_job(current: tuple[Any, ...], checked: outcomes.CheckedOutcome, now: Now, claim: Claim) -> Job:

@@ -17,9 +17,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TOGETHER_MAX: Final = 100
-# How many rounds of the event loop come before a batch: requests that have arrived, but were not read yet, join it.
-# An idle loop makes them in microseconds.
-_ROUNDS: Final = 2
+# A batch begins when no call has arrived in so many rounds of the event loop. After a batch, its answers are sent in
+# the first round; in the second the next requests of its clients are read, which call in the third. An idle loop
+# makes a round in microseconds. A call that no other has joined yet probably has no company.
+_ROUNDS: Final = 4
+_ROUNDS_ALONE: Final = 2
 # As many of them are within the limit of one claim.
 _CLAIM_MAX: Final = 10
 # Options of a job that concern no other job and read nothing. Others are enqueued alone: they may wait for a key.
@@ -35,7 +37,8 @@ _PLAIN_CLAIM: Final = frozenset(
 class Combiner(Generic[Item, Answer]):
     """Carries out calls with the same key one batch at a time; those that arrive during a batch are the next one.
 
-    So a call never waits for others to join it, and the more there are at once, the less each of them costs.
+    A batch begins when all requests that have arrived were read. So a call never waits for others to be sent, and the
+    more there are at once, the less each of them costs.
     """
 
     def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | errors.HoldfastError]]]) -> None:
@@ -44,27 +47,26 @@ class Combiner(Generic[Item, Answer]):
         # The event loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, item: Item, key: Hashable = None) -> Answer:
-        """Return the answer to *item*, or raise its error.
+    def call(self, item: Item, key: Hashable = None) -> asyncio.Future[Answer]:
+        """Return the future answer to *item*, or its error.
 
-        It is not carried out if the caller is cancelled before its batch begins.
+        It is not carried out if the future is cancelled before its batch begins.
         """
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append((item, future))
         else:
             self._waiting[key] = [(item, future)]
-            task = asyncio.create_task(self._run_waiting(key))
+            task = loop.create_task(self._run_waiting(key))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await future
+        return future
 
     async def _run_waiting(self, key: Hashable) -> None:
-        while self._waiting[key]:
-            for _ in range(_ROUNDS):
-                await asyncio.sleep(0)
-            waiting = self._waiting[key]
+        while waiting := self._waiting[key]:
+            await _gather(waiting)
             batch, self._waiting[key] = waiting[:TOGETHER_MAX], waiting[TOGETHER_MAX:]
             if batch := [one for one in batch if not one[1].done()]:
                 await self._run_batch(batch)
@@ -91,6 +93,15 @@ class Combiner(Generic[Item, Answer]):
                 future.set_result(answer)
 
 
+async def _gather(waiting: Sequence[object]) -> None:
+    """Return when *waiting* has not grown for a few rounds of the event loop, or is as long as a batch may be."""
+    count, idle = len(waiting), 0
+    while idle < (_ROUNDS if count > 1 else _ROUNDS_ALONE) and count < TOGETHER_MAX:
+        await asyncio.sleep(0)
+        idle = idle + 1 if len(waiting) == count else 0
+        count = len(waiting)
+
+
 class _ClaimCall(NamedTuple):
     limit: int
     options: dict[str, Any]
@@ -107,25 +118,27 @@ class CombinedCalls:
         self._settlements: Combiner[access_operations.HeldSettlement, Job] = Combiner(self._settle_all)
         self._reads: Combiner[str, Job] = Combiner(self._read_all)
 
-    async def enqueue(self, new: NewJob) -> AsyncEnqueued[Any]:
+    # These are no coroutines, which would take part in each wake-up of a request.
+
+    def enqueue(self, new: NewJob) -> Awaitable[AsyncEnqueued[Any]]:
         """Enqueue one job."""
         if _OWN_OPTIONS.issuperset(new.options):
-            return await self._enqueues.call(new)
-        return await self._queue.enqueue(new)
+            return self._enqueues.call(new)
+        return self._queue.enqueue(new)
 
     async def _enqueue_all(self, jobs: Sequence[NewJob]) -> list[AsyncEnqueued[Any]]:
         if len(jobs) == 1:
             return [await self._queue.enqueue(jobs[0])]
         return await self._queue.enqueue_many(jobs)
 
-    async def claim(self, actor: str, limit: int, options: dict[str, Any]) -> list[Claim]:
+    def claim(self, actor: str, limit: int, options: dict[str, Any]) -> Awaitable[list[Claim]]:
         """Claim jobs. Equal claims of one worker under one token are one claim, and share its lease token.
 
         Lists among the options are tuples.
         """
         if limit > _CLAIM_MAX or not _PLAIN_CLAIM.issuperset(options):
-            return await self._queue.claim_many(limit=limit, **options)
-        return await self._claims.call(_ClaimCall(limit, options), (actor, *options, *options.values()))
+            return self._queue.claim_many(limit=limit, **options)
+        return self._claims.call(_ClaimCall(limit, options), (actor, *options, *options.values()))
 
     async def _claim_all(self, calls: Sequence[_ClaimCall]) -> list[list[Claim]]:
         claims = await self._queue.claim_many(limit=sum(call.limit for call in calls), **calls[0].options)
@@ -135,18 +148,18 @@ class CombinedCalls:
             start += call.limit
         return answers
 
-    async def settle(self, settlement: access_operations.HeldSettlement) -> Job:
+    def settle(self, settlement: access_operations.HeldSettlement) -> Awaitable[Job]:
         """Record a plain success."""
-        return await self._settlements.call(settlement)
+        return self._settlements.call(settlement)
 
     async def _settle_all(
         self, settlements: Sequence[access_operations.HeldSettlement]
     ) -> list[Job | errors.HoldfastError]:
         return await self._runner.write(access_operations.settle_held, settlements)
 
-    async def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> Awaitable[Job]:
         """Return a job of any tenant, as it is after the call, or raise `JobNotFound`."""
-        return await self._reads.call(job_id)
+        return self._reads.call(job_id)
 
     async def _read_all(self, job_ids: Sequence[str]) -> list[Job | errors.HoldfastError]:
         found = await self._runner.read(access_operations.jobs_by_id, job_ids)

@@ -122,7 +122,10 @@ def _scribble(log: Log, folder: Path, count: int) -> None:
     dice = random.Random(7)
 
     def damage(offset: int) -> tuple[bytes, int]:
-        return log.log[:offset] + dice.randbytes(len(log.log) - offset), _frame_start(offset)
+        # The first byte differs. By chance it might not, and a frame damaged at its last byte would be whole.
+        first = log.log[offset] ^ dice.randrange(1, 256)
+        rest = dice.randbytes(len(log.log) - offset - 1)
+        return log.log[:offset] + bytes([first]) + rest, _frame_start(offset)
 
     _for_each_offset(log, folder, count, damage)
 

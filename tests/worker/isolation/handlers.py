@@ -292,6 +292,14 @@ def hold(started: str, seconds: float) -> str:
     return "held"
 
 
+@tasks.task("hold.until", isolate="process", max_attempts=2, timeout=3600)
+def hold_until(started: str, proceed: str) -> str:
+    """Wait in C for a writer of the named pipe *proceed* without releasing the GIL."""
+    mark_started(started)
+    ctypes.PyDLL(None).open(proceed.encode(), os.O_RDONLY)
+    return "held"
+
+
 @tasks.task("hold.short", isolate="process", max_attempts=1, timeout=0.1)
 def hold_short(started: str) -> None:
     mark_started(started)

@@ -15,9 +15,9 @@ from holdfast import Artifact, Backoff, Queue
 from holdfast.domain.job import row_of
 from holdfast.types import Attempt
 from tests.chaos.threads import wait_until
+from tests.support.stores import Harness
 from tests.worker.isolation import handlers
-from tests.worker.isolation.workers import LEASE_SECONDS
-from tests.worker.workers import running_worker, wait_finished, without_tasks
+from tests.worker.workers import LEASE_SECONDS, Time, in_state, running_worker, wait_finished, without_tasks
 
 
 def _ended_alike(queue: Queue, job_id: str) -> tuple[Any, ...]:
@@ -101,11 +101,15 @@ class TestTheContext:
         assert later.due_at - later.enqueued_at == timedelta(seconds=60.5)
         assert again.payload == {"value": "again"}
 
-    def test_progress_arrives_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
-        proceed = tmp_path / "proceed"
+    def test_progress_arrives_while_the_handler_runs(
+        self, durable_harness: Harness, queue: Queue, tmp_path: Path
+    ) -> None:
+        proceed, time = tmp_path / "proceed", Time(durable_harness)
         enqueued = queue.enqueue("report", {"proceed": str(proceed)})
-        with running_worker(queue, lease=LEASE_SECONDS):
-            wait_until(lambda: queue.get(enqueued.id).percent == 20.5)
+        with running_worker(queue, lease=LEASE_SECONDS, timer=time.timer):
+            in_state(queue, enqueued.id, "running")
+            while queue.get(enqueued.id).percent != 20.5:
+                time.pass_leases(queue, enqueued.id, LEASE_SECONDS, 1)
             assert queue.get(enqueued.id).phase == "reading"
             proceed.touch()
             assert wait_finished(queue, enqueued.id).state == "done"

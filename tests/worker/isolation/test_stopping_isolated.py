@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,7 @@ from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.isolation import handlers
 from tests.worker.isolation.processes import is_gone, marked
-from tests.worker.isolation.workers import LEASE_SECONDS
-from tests.worker.workers import in_state, live, running_worker, wait_finished
+from tests.worker.workers import LEASE_SECONDS, Time, in_state, running_worker, wait_finished
 
 STOPPING = pytest.mark.parametrize("kind", ["stops", "stops.async"])
 IGNORING = pytest.mark.parametrize("kind", ["ignore", "ignore.later"])
@@ -30,11 +30,16 @@ def told(tmp_path: Path) -> Path:
 
 class TestTheGilHeldInC:
     @pytest.mark.slow("handlers run in processes of their own")
-    def test_for_three_leases_it_keeps_its_lease(self, durable_harness: Harness, started: Path) -> None:
-        queue = live(durable_harness)
-        queue.include(handlers.tasks, again=True)
-        enqueued = handlers.hold.enqueue(str(started), 3 * LEASE_SECONDS)
-        with running_worker(queue, lease=LEASE_SECONDS):
+    def test_for_three_leases_it_keeps_its_lease(
+        self, durable_harness: Harness, queue: Queue, started: Path, tmp_path: Path
+    ) -> None:
+        proceed, time = tmp_path / "proceed", Time(durable_harness)
+        os.mkfifo(proceed)
+        enqueued = handlers.hold_until.enqueue(str(started), str(proceed))
+        with running_worker(queue, lease=LEASE_SECONDS, timer=time.timer):
+            marked(started)
+            time.pass_leases(queue, enqueued.id, LEASE_SECONDS, 3)
+            proceed.write_bytes(b"")
             job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.result, job.attempt, job.epoch) == ("done", "held", 1, 1)
@@ -55,7 +60,7 @@ class TestCancel:
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
         enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)})
-        with running_worker(queue, lease=LEASE_SECONDS, concurrency=1):
+        with running_worker(queue, concurrency=1):
             process = marked(started)
             queue.cancel(enqueued.id)
             assert wait_finished(queue, enqueued.id).state == "cancelled"
@@ -65,7 +70,7 @@ class TestCancel:
     @IGNORING
     def test_one_that_ignores_it_is_killed_after_a_grace(self, queue: Queue, started: Path, kind: str) -> None:
         enqueued = queue.enqueue(kind, {"started": str(started)})
-        with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, kill_after=0.05):
+        with running_worker(queue, concurrency=1, kill_after=0.05):
             process = marked(started)
             queue.cancel(enqueued.id)
             job = wait_finished(queue, enqueued.id)
@@ -137,7 +142,7 @@ def test_a_lost_lease_stops_it(durable_harness: Harness, started: Path, told: Pa
     queue = durable_harness.open()
     queue.include(handlers.tasks, again=True)
     enqueued = queue.enqueue("stops", {"started": str(started), "told": str(told)})
-    with running_worker(queue, lease=LEASE_SECONDS):
+    with running_worker(queue):
         marked(started)
         queue.cancel(enqueued.id, force=True)
         in_state(queue, enqueued.id, "cancelled")

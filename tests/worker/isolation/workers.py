@@ -10,9 +10,6 @@ import holdfast
 from holdfast import Queue, Worker
 from tests.worker.isolation.handlers import tasks
 
-LEASE_SECONDS = 1.5
-"""Longer than elsewhere, because starting processes takes time on a busy machine."""
-
 
 def opened(options: dict[str, Any]) -> Queue:
     """Return a client of the store under test that includes the tasks."""

@@ -219,7 +219,7 @@ class AsyncJobMethods(AsyncContentWrites):
         raises `InvalidInput`. A refused settlement does not affect the others. An invalid outcome raises
         `InvalidInput` and settles nothing.
         """
-        checked = validate_calls.settlements(settlements)
+        checked = validate_calls.settlements(settlements, observed=bool(self._state.middleware))
         if self._state.codec is None and not self._state.middleware:
             return await self._settle(checked)
         with self._state.settling(checked) as call:
@@ -444,7 +444,7 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
 
         See `ClaimOptions` for the options. Acknowledge the claims in *started* that are still held.
         """
-        checked = validate_calls.settlements(settlements)
+        checked = validate_calls.settlements(settlements, observed=bool(self._state.middleware))
         fences: Sequence[claim_rules.JobFence] = ()
         if started:
             validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)

@@ -220,7 +220,7 @@ class JobMethods(ContentWrites):
         raises `InvalidInput`. A refused settlement does not affect the others. An invalid outcome raises
         `InvalidInput` and settles nothing.
         """
-        checked = validate_calls.settlements(settlements)
+        checked = validate_calls.settlements(settlements, observed=bool(self._state.middleware))
         if self._state.codec is None and not self._state.middleware:
             return self._settle(checked)
         with self._state.settling(checked) as call:
@@ -441,7 +441,7 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
 
         See `ClaimOptions` for the options. Acknowledge the claims in *started* that are still held.
         """
-        checked = validate_calls.settlements(settlements)
+        checked = validate_calls.settlements(settlements, observed=bool(self._state.middleware))
         fences: Sequence[claim_rules.JobFence] = ()
         if started:
             validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)

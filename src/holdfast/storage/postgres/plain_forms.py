@@ -7,15 +7,17 @@ common one, they write nothing, and the full form of the operation runs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import psycopg
 
-from holdfast.domain import new_job, outcomes
+from holdfast.domain import limits, new_job, outcomes
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note, fence_of, held_under
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job, JobRow, LazyRow, columns_of, job_of
+from holdfast.domain.job import Job, JobRow, columns_of, job_of
+from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import Route, RoutingTable, fair_key_of
 from holdfast.storage import notifications
@@ -40,6 +42,10 @@ _ALIKE_MAX: Final = 256
 _NO_PREFERENCE: Final = Preference()
 # The error code of a plain form that was undone because a lease is lost.
 UNDONE: Final = "HF001"
+# That of a claim that was undone because a job of a later level has no room, and how many claims then have a
+# savepoint: without one a claim takes less time, but it fails as a whole, which the server logs.
+_NO_ROOM: Final = "HF002"
+_SAVEPOINTS: Final = 1_000
 
 
 class StoreMemory(Protocol):
@@ -49,6 +55,7 @@ class StoreMemory(Protocol):
     scan_positions: ScanPositions
     due_watermarks: DueWatermarks
     ready_floors: ReadyFloors
+    savepoints_left: int
     alike_jobs: dict[int, AlikeJobs]
 
 
@@ -262,7 +269,12 @@ async def claim(tx: PlainTransaction, memory: StoreMemory, request: ClaimRequest
     plan = _plan(memory, request)
     if plan is None:
         return None
-    [[guard], rows] = await tx.run_alone(plan.statements)
+    try:
+        [[guard], rows] = await tx.run_alone(plan.statements)
+    except psycopg.Error as error:
+        if _is_undone(memory, error):
+            return None
+        raise
     claims = _claims(memory, request, plan, guard, rows)
     return None if claims is None else ClaimedJobs(plan.routing, claims)
 
@@ -283,11 +295,17 @@ async def settle_and_claim(
     try:
         [[guard], *settled, rows] = await tx.run_alone([guarding, *settles, claiming], job_topics(settlements))
     except psycopg.Error as error:
-        if error.sqlstate == UNDONE:
+        if _is_undone(memory, error):
             return None
         raise
     claims = _claims(memory, request, plan, guard, rows)
     return None if claims is None else (finished(*settled or [[]]), claims)
+
+
+def _is_undone(memory: StoreMemory, error: psycopg.Error) -> bool:
+    if error.sqlstate == _NO_ROOM:
+        memory.savepoints_left = _SAVEPOINTS
+    return error.sqlstate in {UNDONE, _NO_ROOM}
 
 
 class _ClaimPlan(NamedTuple):
@@ -309,8 +327,8 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _ClaimPlan | None:
     if len(routes) > ROUTES_MAX or not routing.recorded_lanes.isdisjoint(request.lanes):
         return None
     gated = routing.is_gated(routes)
-    limits = _limits(routing, routes) if gated else {}
-    if limits is None:
+    limited = _limits(routing, routes) if gated else {}
+    if limited is None:
         return None
     positions = memory.scan_positions.of(routes)
     floors = memory.ready_floors.start(routes, marked=bool(positions))
@@ -337,9 +355,13 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _ClaimPlan | None:
         "scope": request.fair_scope_prefix(),
         **LockedAndPassed([], positions).for_top(routes),
         **floors,
-        **limits,
+        **limited,
     }
-    sent: list[Sent] = [("plain_guard", guard), ("plain_claim_gated" if gated else "plain_claim", claiming)]
+    form: QueryName = "plain_claim_gated" if gated else "plain_claim"
+    if gated and memory.savepoints_left:
+        memory.savepoints_left -= 1
+        form = "plain_claim_gated_undoing"
+    sent: list[Sent] = [("plain_guard", guard), (form, claiming)]
     return _ClaimPlan(routing, {route.number: route for route in routes}, positions, floors["floor_seq"], sent)
 
 
@@ -403,6 +425,17 @@ _PREDECESSOR = sql.LEASED.index("predecessor")
 _SEQ, _ID, _EPOCH, _ROUTE, _FAIR_KEY, _PRIORITY, _DUE, _CLAIM_INDEX = map(
     sql.LEASED.index, ("seq", "id", "epoch", "route", "fair_key", "priority", "due_at_ms", "claim_index")
 )
+# In the columns that most jobs have alike and that a caller sees, besides those of `UsualColumns`.
+_USUAL: Final = {
+    **dict.fromkeys(("affinity", "deadline_at_ms", "finished_at_ms", "result_json", "backoff_json"), None),
+    **dict.fromkeys(("failure_class", "dedupe_key", "parent", "root"), None),
+    **dict.fromkeys(("cancel_requested", "suspect", "deferrals", "releases", "record_all"), 0),
+    **dict.fromkeys(("headers_json", "tags_json"), "{}"),
+    "max_attempts": limits.MAX_ATTEMPTS_DEFAULT,
+}
+_usual: Final = itemgetter(*map(sql.LEASED.index, _USUAL))
+_USUAL_VALUES: Final = tuple(_USUAL.values())
+_ENQUEUED, _ATTEMPT = map(sql.LEASED.index, ("enqueued_at_ms", "attempt"))
 _TENANT, _PAYLOAD, _DEDUPE_KEY, _SUSPECT, _FAILURE_REASON, _UNACKNOWLEDGED = map(
     sql.LEASED.index, ("tenant", "payload_json", "dedupe_key", "suspect", "failure_reason", "unacknowledged")
 )
@@ -437,6 +470,7 @@ class LeasedRow(LazyRow):
     unacknowledged = property(lambda self: self._row[_UNACKNOWLEDGED])
     kind = property(lambda self: self._route.key.kind)
     lane = property(lambda self: self._route.key.lane)
+    lease_until_ms = property(lambda self: self._now.lease_ms + self._request.lease_ms)
 
     def done_at(self, now_ms: int) -> Ended:
         """Return what is counted of the job when it is done."""
@@ -447,6 +481,17 @@ class LeasedRow(LazyRow):
         """Return the row."""
         lease_until_ms = self._now.lease_ms + self._request.lease_ms
         return select_ready.leased(self._row[:-2], self._route, self._request, lease_until_ms, self._now)
+
+    def usual(self) -> UsualColumns | None:
+        """Return the columns if the job has none of the values that few jobs have."""
+        row, request, none = self._row, self._request, None
+        epoch, due_at_ms = row[_EPOCH], row[_DUE]
+        if _usual(row) != _USUAL_VALUES or row[_ENQUEUED] != due_at_ms or row[_ATTEMPT] != epoch:
+            return None
+        lane, kind, requires_json, *_ = self._route.key
+        place = ("running", kind, lane, row[_TENANT], row[_PRIORITY], requires_json, row[_PAYLOAD])
+        held = (self._now.wall_ms, none, self.lease_until_ms, epoch, request.worker, request.incarnation)
+        return tuple.__new__(UsualColumns, (row[_SEQ], row[_ID], *place, none, due_at_ms, *held, none))
 
 
 def _claimed(row: Row, route: Route, request: ClaimRequest, now: Now) -> Claim:

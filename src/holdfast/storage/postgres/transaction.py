@@ -18,7 +18,7 @@ from holdfast.domain.backoff import RetryPolicy
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, job_of, row_of
-from holdfast.domain.new_job import CheckedJob
+from holdfast.domain.new_job import CheckedJob, NewRow
 from holdfast.domain.session_claims import SessionClaim, SessionRequest
 from holdfast.storage import randomness, store
 from holdfast.storage.contract import Claimer, PassName, ReadyJobs, ReadyRequest
@@ -70,6 +70,7 @@ class PostgresState(RoutingCache):
         self.scan_positions = ScanPositions()
         self.due_watermarks = DueWatermarks()
         self.ready_floors = ReadyFloors()
+        self.savepoints_left = 0
         self.alike_jobs: dict[int, plain_forms.AlikeJobs] = {}
         self._session_claim_at = 0.0
 
@@ -364,7 +365,7 @@ class PostgresTransaction(SendingTransaction):
             }
             await self._change("job_insert_plain_many", values, len(indexes))
             for index in indexes:
-                stored[index] = job_of(new_job.NewRow(jobs[index], seqs[index], first.fair_key, now))
+                stored[index] = job_of(NewRow(jobs[index], seqs[index], first.fair_key, now))
         if any(new.settings.tags_json != "{}" for new in jobs):
             await self._insert_tags((seq, new.settings.tags_json) for new, seq in zip(jobs, seqs, strict=True))
         return stored

@@ -8,11 +8,13 @@ from typing import Any, Final, NamedTuple
 from holdfast.domain import limits, strict_json, transitions
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_under
 from holdfast.domain.clock import Now
-from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, LazyRow, job_of
+from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
+from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
 from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sqlite import sql
 
@@ -268,6 +270,14 @@ def ready_job(routing: RoutingTable, row: Row) -> JobRow:
     )
 
 
+def events_of_done(seqs: list[int], now: Now) -> tuple[QueryName, dict[str, Any]]:
+    """Return the statement that appends the events of jobs that are done, in this order, with its values."""
+    if seqs == list(range(seqs[0], seqs[0] + len(seqs))):
+        # SQLite reads a range as it is, and would first decode a list.
+        return "events_append_done_range", {"first": seqs[0], "last": seqs[-1], "at_ms": now.wall_ms}
+    return "events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}
+
+
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +354,7 @@ class ClaimedRow(LazyRow):
     kind = property(lambda self: self._claim.routing.by_number[self._row[8]].key.kind)
     lane = property(lambda self: self._claim.routing.by_number[self._row[8]].key.lane)
     failure_reason = property(lambda self: None if self._row[PACKED] is None else self.make().failure_reason)
+    lease_until_ms = property(lambda self: self._claim.now.lease_ms + self._claim.request.lease_ms)
 
     @property
     def unacknowledged(self) -> int:
@@ -383,3 +394,14 @@ class ClaimedRow(LazyRow):
             *(none, none, none, none, none, none, 0, 0),
         )
         return tuple.__new__(JobRow, fields)
+
+    def usual(self) -> UsualColumns | None:
+        """Return the columns if the job has none of the values that few jobs have."""
+        routing, request, now, _, _ = self._claim
+        _, seq, job_id, tenant, priority, payload, due_at_ms, epoch, route, packed = self._row[:10]
+        if packed is not None:
+            return None
+        lane, kind, requires_json, _, _ = routing.by_number[route].key
+        place, none = ("running", kind, lane, tenant, priority, requires_json, payload), None
+        held = (now.wall_ms, none, now.lease_ms + request.lease_ms, epoch + 1, request.worker, request.incarnation)
+        return tuple.__new__(UsualColumns, (seq, job_id, *place, none, due_at_ms, *held, none))

@@ -354,7 +354,7 @@ class SqliteTransaction(SqlTransaction):
             if others or len(results) > 1:
                 # In the order of the call.
                 seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
-            await self._change("events_append_done", {"seqs": seqs, "at_ms": now.wall_ms}, len(seqs))
+            await self._change(*narrow_rows.events_of_done(seqs, now), len(seqs))
             self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
 

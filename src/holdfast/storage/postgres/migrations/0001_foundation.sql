@@ -1170,9 +1170,10 @@ declare
     deleted integer;
 begin
     if places is not null then
-        -- A row may have moved before its job was locked, and another may be in its place.
+        -- A row may have moved before its job was locked, and another may be in its place. With `+ 0` the number cannot
+        -- be looked up in an index: if the statistics say that the table is empty, the planner would read all of it.
         delete from holdfast.ready_job r using unnest(taken, places) as t (seq, place)
-         where r.ctid = t.place and r.seq = t.seq and r.has_open = 0;
+         where r.ctid = t.place and r.seq + 0 = t.seq and r.has_open = 0;
     else
         delete from holdfast.ready_job r where r.seq = any (taken) and r.has_open = 0;
     end if;
@@ -1260,22 +1261,12 @@ begin
 end
 $$;
 
--- Append wake rows of the gates of claims of which jobs have ended, where others are parked or that were closed. The shared
+-- Append wake rows of the gates of jobs that have ended, where others are parked or that were closed. The shared
 -- lock, held until the commit, tells a transaction that parks jobs that some are ending (`gates_ending_1`). If it has to
 -- wait for one, the next statement sees what was parked.
-create function holdfast.wake_gates_1(tokens text[]) returns void language plpgsql volatile as
+create function holdfast.wake_gates_1(gates bigint[]) returns void language plpgsql volatile as
 $$
-declare
-    distinct_tokens text[] := tokens[1:1];
-    gates bigint[];
 begin
-    if tokens[1] <> any (tokens) then
-        distinct_tokens := array(select distinct t.token from unnest(tokens) as t (token));
-    end if;
-    gates := array(select p.gate from holdfast.permit p where p.token = any (distinct_tokens));
-    if cardinality(gates) = 0 then
-        return;
-    end if;
     perform pg_advisory_xact_lock_shared('holdfast.gate'::regclass::oid::integer, b.bucket)
        from (select distinct (g.gate % 64)::integer as bucket from unnest(gates) as g (gate) order by 1) b;
     if not exists (select 1 from holdfast.open_job j where j.gate is not null and j.state in ('parked', 'ready'))
@@ -1328,7 +1319,7 @@ declare
     linked bigint[];
     awaited bigint[];
     workers text[] := '{}';
-    gated boolean := false;
+    gates bigint[];
 begin
     if current_setting('holdfast_plain.form', true) = 'off' then
         return;
@@ -1343,14 +1334,15 @@ begin
          where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
-               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate is not null as is_gated,
+               j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
                j.dedupe_key is not null or j.session is not null as is_linked
     )
-    select array_agg(e.seq) as seqs, array_agg(e.id) as ids, e.priority, e.phase, e.percent, e.cancel_requested, e.event_count,
-           e.route, e.tenant, e.tags, e.attempt, e.epoch, e.worker, e.awaited, e.is_gated, e.is_linked
+    select array_agg(e.seq) as seqs, array_agg(e.id) as ids, array_agg(e.gate) filter (where e.gate is not null) as gates,
+           e.priority, e.phase, e.percent, e.cancel_requested, e.event_count, e.route, e.tenant, e.tags, e.attempt, e.epoch,
+           e.worker, e.awaited, e.is_linked
       from ended e
      group by e.priority, e.phase, e.percent, e.cancel_requested, e.event_count, e.route, e.tenant, e.tags, e.attempt,
-              e.epoch, e.worker, e.awaited, e.is_gated, e.is_linked
+              e.epoch, e.worker, e.awaited, e.is_linked
      order by min(e.seq)
     loop
         insert into holdfast.event (name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker)
@@ -1367,7 +1359,7 @@ begin
         if alike.worker <> all (workers) then
             workers := workers || alike.worker;
         end if;
-        gated := gated or alike.is_gated;
+        gates := gates || alike.gates;
         wall_ms := now_ms;
         settled_seqs := alike.seqs;
         priority := alike.priority;
@@ -1388,8 +1380,8 @@ begin
         if awaited is not null then
             insert into holdfast.wake (at_ms, target, number) select 0, 'parent', a.seq from unnest(awaited) as a (seq);
         end if;
-        if gated then
-            perform holdfast.wake_gates_1(tokens);
+        if gates is not null then
+            perform holdfast.wake_gates_1(gates);
         end if;
         perform holdfast.drop_leases_1(seqs, workers, tokens);
     end if;
@@ -1540,7 +1532,7 @@ begin
                         when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
                         else j.tags::json ->> substr(l.key_source, 5) end as key
               from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
-              join holdfast.job j on j.ctid = p.place and j.seq = p.seq
+              join holdfast.job j on j.ctid = p.place and j.seq + 0 = p.seq
               left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
                         as l (route, number, key_source, place) on l.route = j.route) w;
     for attempt in 1 .. 2 loop
@@ -1849,7 +1841,7 @@ begin
                outcome = null, settle_digest = null, phase = null, percent = null,
                unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
           from unnest(picked, gates, job_places) with ordinality as p (seq, gate, place, ordinal)
-         where j.ctid = p.place and j.seq = p.seq
+         where j.ctid = p.place and j.seq + 0 = p.seq
         returning j.*;
         get diagnostics leased = row_count;
         assert leased = cardinality(picked), 'a locked row has moved';

@@ -108,7 +108,17 @@ select /* leased columns */, j.state, j.started_at_ms
   ) j;
 
 -- name: plain_claim_gated
--- As plain_claim, for jobs with limits.
+-- As plain_claim, for jobs with limits. If one of a later level has no room, the transaction fails.
+select /* leased columns */, j.state, j.started_at_ms
+  from holdfast.claim_1(
+    %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
+    %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
+    %(floor_seq)s, %(floor_due)s, %(floor_backdated)s, %(wall_floor)s, %(lease_floor)s,
+    %(limit_routes)s, %(limit_numbers)s, %(key_sources)s, %(concurrencies)s, %(start_costs_us)s, %(burst_costs_us)s
+  ) j;
+
+-- name: plain_claim_gated_undoing
+-- As plain_claim_gated, but the claim is undone instead, by a savepoint.
 select /* leased columns */, j.state, j.started_at_ms
   from holdfast.claim_gated_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,

@@ -57,6 +57,15 @@ select 'done', :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt,
   from holdfast_job j
  where j.seq = :seq;
 
+-- name: events_append_done_range
+-- As events_append_done, for jobs with consecutive numbers in their order.
+insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
+select 'done', :at_ms, j.seq, j.event_count, j.route, j.tenant, j.id, j.attempt, j.epoch, j.holder,
+       case when j.extra is not null then json_patch('{}', json_object('tags', j.extra ->> '$.tags_json')) end
+  from holdfast_job j
+ where j.seq between :first and :last
+ order by j.seq;
+
 -- name: events_append_one
 -- As events_append, for one job.
 insert into holdfast_event (name, at_ms, seq, number, route, tenant, job_id, attempt, epoch, holder, more)
