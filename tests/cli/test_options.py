@@ -158,6 +158,10 @@ def test_the_error_for_an_unknown_command_suggests_nothing_if_none_is_similar(cl
     assert cli.refusal("xyzzy", code=2).startswith("error: there is no command 'xyzzy'\n")
 
 
+def test_the_error_for_an_unknown_command_of_a_group_names_those_of_the_group(cli: Cli) -> None:
+    assert "there is no command 'pause'; 'root lanes' has list, set\n" in cli.refusal("lanes", "pause", code=2)
+
+
 def test_a_usage_error_in_json_is_one_object(cli: Cli) -> None:
     result = cli.run("jobs", "list", "--colour", "--json")
 

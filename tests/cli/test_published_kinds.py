@@ -52,6 +52,36 @@ def test_enqueue_of_a_kind_that_no_worker_has_published_stores_it_and_suggests_p
     assert published.run("enqueue", "emial.send", "--json").stderr == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["schedules", "set", "x", "KIND", '{"to": "a"}', "--every", "1h"],
+        ["limits", "set", "x", "--kind", "KIND", "--rate", "5"],
+    ],
+    ids=str,
+)
+def test_schedules_and_limits_of_such_a_kind_are_set_with_the_same_note(published: Cli, command: list[str]) -> None:
+    def run(kind: str, *more: str) -> str:
+        return published.run(*[kind if part == "KIND" else part for part in command], *more).stderr
+
+    assert run("emial.send") == "no worker has published the kind 'emial.send'; did you mean 'email.send'?\n"
+    assert [run("email.send"), run("emial.send", "--json")] == ["", ""]
+
+
+def test_a_kind_that_is_retired_is_checked_in_the_same_way_before_the_question(published: Cli) -> None:
+    dry = published.run("kinds", "retire", "emial.send", "--dry-run")
+    assert dry.stderr == "no worker has published the kind 'emial.send'; did you mean 'email.send'?\n"
+
+
+def test_a_schedule_whose_payload_the_task_would_refuse_is_refused_with_the_command_for_the_schema(
+    published: Cli,
+) -> None:
+    output = published.refusal("schedules", "set", "x", "email.send", '{"to": 3}', "--every", "1h", code=2)
+
+    assert "payload.to: must be a string, not an integer" in output
+    assert "hint: holdfast kinds show email.send" in output
+
+
 def test_enqueue_says_nothing_of_kinds_before_the_first_worker(cli: Cli) -> None:
     assert cli.run("enqueue", "email.send").stderr == ""
 

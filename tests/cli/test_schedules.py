@@ -38,6 +38,7 @@ def test_an_interval_and_a_tenant(cli: Cli) -> None:
     told = cli.text("schedules", "set", "tidy", "tidy.up", "--every", "15m", "--tenant", "acme")
 
     assert told.startswith("schedule tidy enqueues tidy.up every 15m")
+    assert "enqueues beat every 5s, next" in cli.text("schedules", "set", "beat", "beat", "--every", "5s")
     assert cli.queue.schedules.get("tidy", tenant="acme").every == 900
     assert "no schedule 'tidy'" in cli.refusal("schedules", "pause", "tidy", code=1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Claim, Conflict, Deferred, Done, Failed, NewJob, Queue
+from holdfast import Artifact, Claim, Conflict, Deferred, Done, Failed, NewJob, Queue
 from holdfast.errors import LimitNotFound
 from holdfast.operations import flow_limits, maintenance
 from holdfast.storage.contract import StoreTransaction
@@ -301,6 +301,45 @@ class TestParkedJobs:
         assert queue.claim_many(limit=5) == []
         queue.enqueue("call", {"tokens": 1}, dedupe_key="k", on_duplicate="replace")
         assert [claim.job.id for claim in queue.claim_many(limit=5)] == [heavy.id, light]
+
+    @pytest.mark.parametrize("again", [{"on_duplicate": "replace"}, {"debounce": 1}], ids=str)
+    @pytest.mark.parametrize(("first", "then"), [(90, 1), (90, None), (None, 1), (1, 90)])
+    def test_a_replaced_job_has_the_weight_that_it_was_given_last(
+        self, queue: Queue, clock: ManualClock, again: dict[str, Any], first: int | None, then: int | None
+    ) -> None:
+        queue.limits.set("tokens", kinds=["call"], rate=100, per=3600, weight="tokens")
+        queue.enqueue("call", {"tokens": 50}, dedupe_key="k", limit_weight=first, delay=1)
+        queue.enqueue("call", {"tokens": 50}, dedupe_key="k", limit_weight=then, **again)
+        clock.advance(2)
+        assert claim_one(queue).job.payload == {"tokens": 50}
+        assert queue.limits.show("all")[0].left == 100 - (then or 50)
+
+    def test_it_starts_if_it_is_given_another_key_or_weight(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("model", kinds=["call"], key="given", concurrency=1)
+        queue.limits.set("tokens", kinds=["call"], rate=100, per=3600, weight="tokens")
+        queue.enqueue("call", limit_key="a")
+        moved = queue.enqueue("call", dedupe_key="k", limit_key="a")
+        heavy = queue.enqueue("call", dedupe_key="h", limit_key="c", limit_weight=100)
+        assert len(queue.claim_many(limit=5, lease=600)) == 1
+        assert {queue.get(one.id).state for one in (moved, heavy)} == {"parked"}
+        queue.enqueue("call", dedupe_key="k", limit_key="b", on_duplicate="replace")
+        queue.enqueue("call", dedupe_key="h", limit_key="c", limit_weight=2, on_duplicate="replace")
+        assert {claim.job.id for claim in queue.claim_many(limit=5)} == {moved.id, heavy.id}
+
+    @pytest.mark.parametrize(("first", "then"), [("a", "b"), (None, "b"), ("a", None)])
+    def test_a_job_replaced_in_the_same_call_has_its_last_key_and_inputs(
+        self, queue: Queue, first: str | None, then: str | None
+    ) -> None:
+        queue.limits.set("model", kinds=["call"], key="given", concurrency=1)
+
+        def call(key: str | None) -> NewJob:
+            inputs = [] if key is None else [Artifact(key, b"text")]
+            return NewJob("call", dedupe_key="k", on_duplicate="replace", limit_key=key, artifacts=inputs)
+
+        stored, _ = queue.enqueue_many([call(first), call(then)])
+        queue.enqueue("call", limit_key=then or "a")
+        assert len(queue.claim_many(limit=5)) == (1 if then else 2)
+        assert [one.name for one in queue.artifacts(stored.id)] == ([then] if then else [])
 
     def test_it_gets_another_priority(self, queue: Queue) -> None:
         claim, parked = self.parked(queue)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Conflict, Done, Failed, InvalidInput, Queue
+from holdfast import Conflict, Done, Failed, InvalidInput, Queue, Tasks
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import cron, limits, schedules
@@ -20,6 +20,7 @@ from holdfast.types import Finding
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import start
+from tests.support.kinds import publish
 from tests.support.stores import Harness
 
 HOUR = 3600
@@ -301,6 +302,30 @@ class TestFiring:
 
         [job] = queue.jobs()
         assert (job.lane, job.priority) == ("reports", 1)
+
+    def test_a_payload_that_workers_would_refuse_is_refused_when_it_is_set(self, queue: Queue) -> None:
+        others = Tasks()
+
+        @others.task("report")
+        def report(pages: int) -> None: ...
+
+        publish(queue, others)
+        with pytest.raises(InvalidInput, match=r"^payload\.pages: is missing"):
+            queue.schedules.set("a", kind="report", payload={"page": 1}, every=60)
+        assert queue.schedules.list() == []
+        assert queue.schedules.set("a", kind="report", payload={"pages": 1}, every=60).problem is None
+
+    def test_a_program_may_set_a_payload_for_its_own_newer_task(self, queue: Queue) -> None:
+        earlier = Tasks()
+
+        @earlier.task("report")
+        def old(pages: int) -> None: ...
+
+        @queue.task("report")
+        def report(page: int) -> None: ...
+
+        publish(queue, earlier)
+        assert queue.schedules.set("a", kind="report", payload={"page": 1}, every=60).payload == {"page": 1}
 
     def test_a_job_that_exists_is_not_enqueued_again(self, queue: Queue, noon: ManualClock) -> None:
         queue.schedules.set("a", kind="report", every=60)

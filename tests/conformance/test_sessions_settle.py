@@ -113,6 +113,13 @@ class TestSettling:
             queue.sessions.settle(turn, Done(follow_ups=[NewJob("other", after=["missing"])]))
         queue.sessions.settle(turn, Done())
 
+    def test_and_one_of_another_tenant_that_depends_on_an_entry(self, queue: Queue) -> None:
+        [entry] = say(queue, 1)
+        turn = take(queue)
+        with pytest.raises(JobNotFound, match=r"^after\[0\]: no job"):
+            queue.sessions.settle(turn, Done(follow_ups=[NewJob("other", tenant="other", after=[entry])]))
+        queue.sessions.settle(turn, Done())
+
     @pytest.mark.parametrize("outcome", [[Done()], [Done()] * 3, "done", [Done(), None]])
     def test_outcomes_that_do_not_fit_are_refused(self, queue: Queue, outcome: Any) -> None:
         say(queue, 1, 2)

@@ -117,6 +117,16 @@ class TestRefusedFollowUps:
         assert known(queue, claim.job.id) == before
         assert queue.settle(claim, Done(2)).result == 2
 
+    def test_a_follow_up_of_another_tenant_does_not_find_the_settled_job(self, queue: Queue) -> None:
+        claim = claimed(queue)
+        follow_up = NewJob("next", tenant="other", after=[claim.job.id])
+        with pytest.raises(JobNotFound) as refused:
+            queue.settle(claim, Done(follow_ups=[NewJob("next"), follow_up]))
+        assert (refused.value.job_id, refused.value.path) == (claim.job.id, "follow_ups[1].after[0]")
+        [settlement] = queue.settle_many([(claim, Done(follow_ups=[follow_up]))])
+        assert str(settlement.error) == f"after[0]: no job {claim.job.id!r}"
+        assert queue.settle(claim, Done(2)).result == 2
+
     def test_an_invalid_follow_up_is_named_and_nothing_is_stored(self, queue: Queue) -> None:
         claim = claimed(queue)
         with pytest.raises(InvalidInput) as refused:

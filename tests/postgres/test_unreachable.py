@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastError, InvalidInput
-from holdfast.errors import StoreUnreachable
+from holdfast.errors import Misconfigured, StoreUnreachable
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.postgres_server import database_url, free_port
 
@@ -35,11 +35,20 @@ def enqueued(url: str) -> HoldfastError:
     return caught.value
 
 
-@pytest.fixture
-def refusing() -> Iterator[int]:
-    """The port of a server that refuses all connections, in French and in Latin-1."""
-    message = "accès refusé à l'utilisateur".encode("latin-1")
+def refusal(message: bytes) -> bytes:
+    """Return what a server sends that refuses a connection."""
     fields = b"SFATAL\0C28P01\0M" + message + b"\0\0"
+    return b"E" + struct.pack("!i", len(fields) + 4) + fields
+
+
+FRENCH = refusal("accès refusé à l'utilisateur".encode("latin-1"))
+WRONG_PASSWORD = refusal(b'password authentication failed for user "ada"')
+ASKS_FOR_A_PASSWORD = b"R" + struct.pack("!ii", 8, 3)
+
+
+@pytest.fixture
+def refusing(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that gives all connections the same answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -50,7 +59,7 @@ def refusing() -> Iterator[int]:
                     return
                 with client:
                     client.recv(1 << 16)
-                    client.sendall(b"E" + struct.pack("!i", len(fields) + 4) + fields)
+                    client.sendall(request.param)
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
@@ -67,10 +76,24 @@ def test_a_server_that_does_not_run() -> None:
     assert str(error).isprintable(), "one line, without tabs"
 
 
+@pytest.mark.parametrize("refusing", [FRENCH], indirect=True, ids=[""])
 def test_a_refusal_in_an_unknown_encoding(refusing: int) -> None:
     error = enqueued(f"postgresql://ada:{PASSWORD}@127.0.0.1:{refusing}/jobs?sslmode=disable&gssencmode=disable")
     assert "acc?s refus? ? l'utilisateur" in str(error)
     assert "\ufffd" not in str(error)
+    assert PASSWORD not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("refusing", "user"),
+    [(WRONG_PASSWORD, f"ada:{PASSWORD}"), (ASKS_FOR_A_PASSWORD, "ada")],
+    indirect=["refusing"],
+    ids=["wrong", "missing"],
+)
+def test_a_password_that_is_wrong_or_missing(refusing: int, user: str) -> None:
+    error = enqueued(f"postgresql://{user}@127.0.0.1:{refusing}/jobs?sslmode=disable&gssencmode=disable")
+    assert isinstance(error, Misconfigured)
+    assert str(error).startswith("the server refuses the user or the password; check them in the URL or PGPASSWORD")
     assert PASSWORD not in str(error)
 
 

@@ -25,6 +25,7 @@ FAULTS = "injects faults into the store of this process"
 PATCHES = "changes what is not a limit of the store, such as how often a process looks"
 ROWS = "compares or reads columns that are not public, such as the lease token of a job"
 CODEC = "checks an encoded payload by the schema of its kind, but the server never sees the payload"
+TASKS = "declares tasks, which the server does not know"
 ACTOR = "names the actor of an action, which over HTTP is the token of the caller"
 
 # Every test with the fixture `clock` is left out as well. Limits that a test changes are changed in the server too;
@@ -71,6 +72,7 @@ EXCLUDED_TESTS: dict[str, str] = {
     "test_priority::test_a_change_that_is_rolled_back_has_no_effect": JOINS,
     "test_remote_leases::test_it_settles_within_a_transaction": JOINS,
     "test_requeue::test_a_requeue_that_is_rolled_back_has_no_effect": JOINS,
+    "test_schedules::test_a_program_may_set_a_payload_for_its_own_newer_task": TASKS,
     "test_sessions_claim::test_the_entries_belong_to_the_worker_and_the_lease_of_the_turn": CLOCK,
     # A client sends the id of an entry, so that the request can be sent again.
     "test_sessions_message_ids::test_an_id_is_derived_if_none_is_given": ROWS,

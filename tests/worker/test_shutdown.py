@@ -23,10 +23,10 @@ COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "aw
 class Slow:
     """A task whose handlers run until the test releases them; they may stop on request or ignore it."""
 
-    def __init__(self, queue: Queue, *, awaited: bool, heeds: bool = True) -> None:
+    def __init__(self, queue: Queue, *, awaited: bool, obeys: bool = True) -> None:
         self.started, self.proceed = threading.Event(), threading.Event()
         self.reason: str | None = None
-        self.heeds = heeds
+        self.obeys = obeys
         queue.task("slow")(self._awaited() if awaited else self._blocking())
 
     def _blocking(self) -> Any:
@@ -34,7 +34,7 @@ class Slow:
             self.started.set()
             while not self.proceed.wait(0.005):
                 self.reason = context.stop_reason
-                if self.heeds:
+                if self.obeys:
                     context.raise_if_cancelled()
             return "finished"
 
@@ -48,7 +48,7 @@ class Slow:
                     await comes(self.proceed)
                 except asyncio.CancelledError:
                     self.reason = context.stop_reason
-                    if self.heeds:
+                    if self.obeys:
                         raise
             return "finished"
 
@@ -101,7 +101,7 @@ def test_a_second_stop_does_not_wait_for_the_grace_period(queue: Queue, awaited:
 
 @COLOURS
 def test_handlers_that_do_not_heed_keep_no_worker_up(queue: Queue, awaited: bool) -> None:
-    slow = Slow(queue, awaited=awaited, heeds=False)
+    slow = Slow(queue, awaited=awaited, obeys=False)
     enqueued = queue.enqueue("slow", {})
     timer = MovableTimer()
     with running_worker(queue, grace=0, timer=timer) as working:
@@ -112,7 +112,7 @@ def test_handlers_that_do_not_heed_keep_no_worker_up(queue: Queue, awaited: bool
         in_state(queue, enqueued.id, "ready")
         if awaited:
             # Only a handler that never suspends can keep an event loop from closing.
-            slow.heeds = True
+            slow.obeys = True
         working.end()
         slow.proceed.set()
 

@@ -103,14 +103,14 @@ def test_with_more_of_them_than_slots_the_worker_ends_in_good_order_and_says_why
     assert queue.admin.workers() == []
 
 
-def test_a_handler_that_heeds_is_never_abandoned(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    @queue.task("heeds", timeout=0.02, max_attempts=1)
-    async def heeds() -> None:
+def test_a_handler_that_obeys_is_never_abandoned(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    @queue.task("obeys", timeout=0.02, max_attempts=1)
+    async def obeys() -> None:
         await asyncio.get_running_loop().create_future()
 
     with running_worker(queue, concurrency=2) as working:
         for _ in range(6):
-            assert wait_finished(queue, heeds.enqueue().id).state == "failed"
+            assert wait_finished(queue, obeys.enqueue().id).state == "failed"
         assert working.worker.status().abandoned == 0
 
     assert "abandoned" not in caplog.text

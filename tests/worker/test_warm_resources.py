@@ -421,6 +421,7 @@ def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Que
         wait_until(lambda: [(row.loaded, row.switches) for row in queue.admin.workers()] == [(("C",), 2)])
 
 
+@pytest.mark.slow("a worker writes its row only every few seconds")
 def test_the_registry_tells_how_many_switches_the_order_has_saved_and_for_how_long_it_holds(queue: Queue) -> None:
     models = Models(queue)
     models.enqueue("ABABABAB")

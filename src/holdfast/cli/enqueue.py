@@ -1,14 +1,12 @@
 """`holdfast enqueue`: enqueue one job from the command line, or many from a file of JSON lines."""
 
-import difflib
-import shlex
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast import InvalidInput, json_view, types
-from holdfast.cli import bulk, errors, job_names, params
+from holdfast import json_view, types
+from holdfast.cli import bulk, errors, job_names, kind_names, params
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
@@ -113,27 +111,13 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
     with terminal.queue(create=True) as queue:
         if "after" in options:
             options["after"] = [job_names.find_job(queue, job_id).id for job_id in options["after"]]
-        try:
+        with kind_names.hint_of_schema(kind):
             enqueued = queue.enqueue(kind, content, **options)
-        except InvalidInput as error:
-            if not error.field.startswith("payload."):
-                raise
-            raise errors.CommandError(str(error), hint=f"holdfast kinds show {shlex.quote(kind)}") from None
         if terminal.json:
             terminal.emit(json_view.enqueued(enqueued))
             return
         terminal.line(_summary(enqueued))
-        _note_unpublished(terminal, kind, queue.kinds.list())
-
-
-def _note_unpublished(terminal: Terminal, kind: str, found: list[types.Kind]) -> None:
-    """Print a note if workers have published kinds, but not this one: the name may be mistyped."""
-    published = [one.name for one in found if one.published_at is not None]
-    if not published or kind in published:
-        return
-    close = difflib.get_close_matches(kind, published, n=3)
-    question = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    terminal.note(f"no worker has published the kind {kind!r}{question}")
+        kind_names.note_unpublished(terminal, queue, [kind])
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ def duration(milliseconds: float) -> str:
     return clock.in_units(round(milliseconds / 1000), 2)
 
 
+def interval(seconds: float) -> str:
+    """Return an interval as it was set: `5s`, `1m 30s`."""
+    return f"{seconds:g}s" if seconds < 60 else clock.in_units(round(seconds), 4)
+
+
 def age(at: datetime, now: datetime) -> str:
     """Return the age of a timestamp in its largest unit: `now`, `12s`, `3m`, `2d`."""
     passed = (now - at) // _SECOND

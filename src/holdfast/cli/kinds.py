@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from holdfast import json_view, types
-from holdfast.cli import formatting, options, tables
+from holdfast.cli import formatting, kind_names, options, tables
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import job
 
@@ -132,6 +132,8 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     terminal.require_confirmation(allowed=dry_run or yes)
     with terminal.queue() as queue:
         if dry_run or not yes:
+            if not terminal.json:
+                kind_names.note_unpublished(terminal, queue, [kind])
             waiting = sum(one.jobs for one in queue.admin.tally(kind=kind, state=tuple(job.WAITING)))
             about = formatting.number(waiting, "waiting job")
             if dry_run:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from holdfast import json_view
-from holdfast.cli import formatting, params, tables
+from holdfast.cli import formatting, kind_names, params, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.gates import KeyUse, Limit
@@ -52,7 +52,9 @@ def set_(terminal: Terminal, /, name: str, **given: Any) -> None:
     options = {option: value for option, value in given.items() if value not in (None, ())}
     with terminal.queue(create=True) as queue:
         one = queue.limits.set(name, **options)
-    terminal.report(json_view.limit(one), f"limit {one.name} for {_jobs(one)}{_by(one)}: {_amount(one)}")
+        terminal.report(json_view.limit(one), f"limit {one.name} for {_jobs(one)}{_by(one)}: {_amount(one)}")
+        if not terminal.json:
+            kind_names.note_unpublished(terminal, queue, one.kinds or ())
 
 
 def _amount(one: Limit) -> str:
@@ -60,7 +62,7 @@ def _amount(one: Limit) -> str:
     if one.concurrency is not None:
         parts.append(f"{one.concurrency} at once")
     if one.rate is not None:
-        per = formatting.duration((one.per or 0) * 1000)
+        per = formatting.interval(one.per or 0)
         parts.append(
             f"{one.rate} {one.weight or 'starts'} in {per}"
             + ("" if one.burst == one.rate else f", burst {one.burst}")

@@ -116,6 +116,8 @@ class Group(click.Group):
             close = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=3, cutoff=0.6)
             candidates = self.elsewhere(ctx, name) or [f"{path} {one}" for one in close]
             hint = f"; did you mean {' or '.join(f'{one!r}' for one in candidates)}?" if candidates else ""
+            if not candidates and ctx.parent is not None:
+                hint = f"; {path!r} has {', '.join(self.list_commands(ctx))}"
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from holdfast import json_view
-from holdfast.cli import formatting, params, tables
+from holdfast.cli import formatting, kind_names, params, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import routing, validation
@@ -58,9 +58,12 @@ def set_(terminal: Terminal, /, name: str, kind: str, payload: str | None, **giv
     """Set a schedule, or change the one of this name."""
     options = {option: value for option, value in given.items() if value is not None}
     with terminal.queue(create=True) as queue:
-        one = queue.schedules.set(name, kind=kind, payload=params.payload(payload), **options)
-    times = _times(one) if one.cron is None else f"at {_times(one)}"
-    terminal.report(json_view.schedule(one), f"schedule {one.name} enqueues {one.kind} {times}{_next(one)}")
+        with kind_names.hint_of_schema(kind):
+            one = queue.schedules.set(name, kind=kind, payload=params.payload(payload), **options)
+        times = _times(one) if one.cron is None else f"at {_times(one)}"
+        terminal.report(json_view.schedule(one), f"schedule {one.name} enqueues {one.kind} {times}{_next(one)}")
+        if not terminal.json:
+            kind_names.note_unpublished(terminal, queue, [kind])
 
 
 def _next(one: Schedule) -> str:
@@ -69,7 +72,7 @@ def _next(one: Schedule) -> str:
 
 def _times(one: Schedule) -> str:
     if one.cron is None:
-        return f"every {formatting.duration((one.every or 0) * 1000)}"
+        return f"every {formatting.interval(one.every or 0)}"
     return f"{one.cron} ({one.zone})"
 
 

@@ -43,12 +43,12 @@ async def write(
                         where, f"is {one}, a job of tenant {earlier.tenant!r}, not {job.tenant!r}"
                     )
                 if earlier.seq not in stored_here and earlier.id not in known:
-                    raise errors.JobNotFound(earlier.id)
+                    raise _not_found(earlier.id, where)
                 parents[earlier.seq] = None
             else:
                 seq, tenant = known.get(one, (0, None))
                 if tenant != job.tenant:
-                    raise errors.JobNotFound(one)
+                    raise _not_found(one, where)
                 dependencies.check_position(stored_here.get(seq, -1), index, where)
                 parents[seq] = None
         on_failed = new.dependencies.on_failed
@@ -58,6 +58,13 @@ async def write(
     await tx.insert_edges(edges)
     await tx.await_jobs(sorted({parent for _, parent, *_ in edges if parent in stored_here}))
     await tx.add_wakes("child", look)
+
+
+def _not_found(job_id: str, path: str) -> errors.JobNotFound:
+    """Return the error for a missing parent; the path distinguishes it from a missing job of the call itself."""
+    error = errors.JobNotFound(job_id)
+    error.path = path
+    return error
 
 
 async def parents(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[Job]:

@@ -111,7 +111,7 @@ async def enqueue_jobs(
             return [_stored_new(job) for job in jobs]
         now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
         kept = await tx.kept_jobs(keys, now) if keys else {}
-        call = _EnqueueCall(routing, now, known, holders, {}, kept, [], sessions)
+        call = _EnqueueCall(routing, now, known, holders, {}, kept, [], sessions, set())
         results = []
         for index, new in enumerate(checked_jobs):
             seq = numbers[index]
@@ -135,7 +135,7 @@ async def store_refused(tx: StoreTransaction, new: new_job.CheckedJob, reason: s
     """Store a job that was refused as failed with this reason; return its number."""
     routing, [seq], _ = await tx.begin_enqueue(1)
     routing = await _intern_routes(tx, routing, {new.settings.route})
-    call = _EnqueueCall(routing, now, {}, {}, {}, {}, [], {})
+    call = _EnqueueCall(routing, now, {}, {}, {}, {}, [], {}, set())
     job = _add_job(call, new, seq)
     await _flush(tx, call)
     await apply_transitions(tx, routing, [transitions.refuse(job, reason, now)], now)
@@ -180,6 +180,8 @@ class _EnqueueCall(NamedTuple):
     """New jobs not yet written."""
     sessions: dict[SessionName, session_enqueue.LockedSession]
     """The sessions of this call's entries."""
+    replaced: set[int]
+    """The numbers of jobs that a later duplicate of this call has given other input artifacts and limit keys."""
 
 
 def _is_stored(
@@ -314,6 +316,7 @@ async def _write_extras(
         for index, (new, enqueued) in enumerate(zip(checked_jobs, results, strict=True))
         if enqueued.created
     ]
+    own = [one for one in created if one[2].seq not in call.replaced]
     kept = [
         (call.routing.routes[new.settings.route], job, call.now.wall_ms + new.dedupe_for_ms)
         for _, new, job in created
@@ -324,14 +327,14 @@ async def _write_extras(
     urls = [(job.id, new.webhook_url) for _, new, job in created if new.webhook_url is not None]
     if urls:
         await tx.insert_job_urls(urls)
-    keys = [(job.seq, *new.for_limits) for _, new, job in created if new.for_limits is not None]
+    keys = [(job.seq, *new.for_limits) for _, new, job in own if new.for_limits is not None]
     if keys:
         await tx.insert_limit_keys(keys)
     if any(new.dependencies is not None for _, new, _ in created):
         await dependencies.write(tx, created, [row_of(enqueued.job) for enqueued in results], field)
     if any(new.on_end is not None for _, new, _ in created):
         await _write_callbacks(tx, [(new.on_end, job) for _, new, job in created if new.on_end is not None])
-    for index, new, job in created:
+    for index, new, job in own:
         if new.artifacts:
             await _write_inputs(tx, job, new, call.now, f"{field}[{index}]" if len(results) > 1 else "")
 
@@ -452,8 +455,10 @@ async def live_holder(
 async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: new_job.CheckedJob) -> JobRow:
     await _flush(tx, call)
     replaced = duplicates.replace_content(job, new)
+    call.replaced.add(job.seq)
     has_inputs = await artifacts.replace_inputs(tx, job, new.artifacts, call.now)
-    if not has_inputs and replaced == job and new.debounce is None:
+    before, after = await gates.replace_given(tx, job, new.for_limits)
+    if not has_inputs and replaced == job and before == after and new.debounce is None:
         return job
     recorded: dict[int, events.EventName] = {}
     later = replaced if new.debounce is None else postponed(replaced, new.debounce, call.now)
@@ -469,7 +474,7 @@ async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: n
     await tx.update_content(job, replaced)
     await tx.append_events(recorded, call.now)
     if replaced.state == "parked":
-        replaced = await gates.reconsider(tx, call.routing, job, replaced, call.now)
+        replaced = await gates.reconsider(tx, call.routing, (job, before), (replaced, after), call.now)
     _remember(call, new, replaced)
     return replaced
 

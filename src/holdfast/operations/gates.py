@@ -149,13 +149,33 @@ async def _park(tx: StoreTransaction, routing: RoutingTable, parked: Sequence[tu
     await tx.set_gates([(gate, job.seq) for job, gate in parked])
 
 
-async def reconsider(tx: StoreTransaction, routing: RoutingTable, before: JobRow, job: JobRow, now: Now) -> JobRow:
+async def replace_given(
+    tx: StoreTransaction, job: JobRow, given: tuple[str | None, int | None] | None
+) -> tuple[JobAtGate, JobAtGate]:
+    """Give a job another limit key and weight, or none; return where it was before and is after."""
+    before = (await tx.jobs_at_gates([job.seq]))[job.seq]
+    key, weight = given or (None, None)
+    after = before._replace(given=key, weight=weight)
+    if after != before:
+        await tx.delete_limit_keys([job.seq])
+        if given is not None:
+            await tx.insert_limit_keys([(job.seq, key, weight)])
+    return before, after
+
+
+async def reconsider(
+    tx: StoreTransaction,
+    routing: RoutingTable,
+    before: tuple[JobRow, JobAtGate],
+    after: tuple[JobRow, JobAtGate],
+    now: Now,
+) -> JobRow:
     """Make a parked job whose content was replaced ready if it has other gates now, or another weight; return it.
 
     The next claim parks it where it belongs. At the gate at which it waits others may have room now.
     """
-    at = (await tx.jobs_at_gates([job.seq]))[job.seq]
-    if _keys(routing, before, at) == _keys(routing, job, at):
+    job, at = after
+    if _keys(routing, *before) == _keys(routing, job, at):
         return job
     [ready] = await apply_transitions(tx, routing, [transitions.offer(job)], now)
     await tx.set_gates([(None, job.seq)])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from holdfast.domain import cron, errors, limits, schedules, validation
+from holdfast.domain import cron, errors, limits, new_job, schedules, validation
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, job_of
 from holdfast.operations import enqueue
@@ -48,8 +48,17 @@ async def preview(tx: StoreTransaction, name: str, tenant: str, count: int) -> l
 # --- changing ------------------------------------------------------------------------------------------------------
 
 
-async def set_schedule(tx: StoreTransaction, definition: schedules.Definition, actor: str) -> schedules.Schedule:
-    """Store a schedule, or change the one of its name; raise `Conflict` if a module declares it."""
+async def set_schedule(
+    tx: StoreTransaction, definition: schedules.Definition, actor: str, *, fits: bool = False
+) -> schedules.Schedule:
+    """Store a schedule, or change the one of its name; raise `Conflict` if a module declares it.
+
+    Unless the caller knows that its payload *fits* the kind, raise `InvalidInput` if it does not match the published
+    schema.
+    """
+    if not fits:
+        published = (await tx.routing()).publications.get(definition.kind)
+        new_job.with_publication(schedules.job_of_tick(definition, "", 0), published)
     stored = await tx.schedule_by_name(definition.tenant, definition.name)
     now = await tx.now()
     if stored is not None and stored.owner is not None:

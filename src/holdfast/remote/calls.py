@@ -173,8 +173,8 @@ def _settled(
 
 
 def _of_lease(error: errors.HoldfastError, fence: JobFence) -> errors.HoldfastError:
-    """Return the error for the holder of a lease: a lost lease if the job itself is missing, not another one."""
-    if isinstance(error, errors.JobNotFound) and error.job_id == fence.job_id:
+    """Return the error for the holder of a lease: a lost lease if the job itself is missing, not a parent."""
+    if isinstance(error, errors.JobNotFound) and error.job_id == fence.job_id and error.path is None:
         return errors.LeaseLost(fence.job_id, fence.epoch, "the job was deleted")
     return error
 

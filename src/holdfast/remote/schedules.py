@@ -32,8 +32,10 @@ async def preview(http: connection.Http, name: str, tenant: str, count: int) -> 
 
 
 @calls.over_http(schedule_operations.set_schedule)
-async def set_schedule(http: connection.Http, definition: schedules.Definition, actor: str) -> schedules.Schedule:
-    """Set a schedule."""
+async def set_schedule(
+    http: connection.Http, definition: schedules.Definition, actor: str, *, fits: bool = False
+) -> schedules.Schedule:
+    """Set a schedule; the server always checks its payload."""
     body = {"kind": definition.kind, **_body(definition)}
     query = {"tenant": definition.tenant}
     return decode.schedule(await http.post(connection.path("schedules", definition.name), body, query, method="PUT"))

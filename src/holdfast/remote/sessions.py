@@ -108,9 +108,9 @@ def _extended(turn: session_claims.SessionClaim, renewal: claims.Renewal) -> ses
 
 
 def _lost(turn: session_claims.SessionClaim, error: errors.JobNotFound) -> errors.HoldfastError:
-    """Return the error for the holder of a turn: a lost lease if an entry is missing, not another job."""
+    """Return the error for the holder of a turn: a lost lease if an entry is missing, not a parent."""
     epochs = {job.id: job.epoch for job in turn.entries}
-    if error.job_id not in epochs:
+    if error.job_id not in epochs or error.path is not None:
         return error
     return errors.LeaseLost(error.job_id, epochs[error.job_id], "the job was deleted")
 

@@ -121,6 +121,10 @@ class GatesTransaction(ABC):
         """Store the keys and weights that jobs were given, by number."""
 
     @abstractmethod
+    async def delete_limit_keys(self, seqs: Sequence[int]) -> None:
+        """Delete the keys and weights that jobs were given."""
+
+    @abstractmethod
     async def parked_routes(self, gate: int) -> list[int]:
         """Return the routes of jobs that are parked at a gate."""
 

@@ -138,6 +138,10 @@ class SqlGates(SqlQueries):
         """Store the keys and weights that jobs were given."""
         await self.query("limit_keys_insert", many=list(keys))
 
+    async def delete_limit_keys(self, seqs: Sequence[int]) -> None:
+        """Delete the keys and weights that jobs were given."""
+        await self.query("limit_keys_delete", {"seqs": list(seqs)})
+
     async def parked_routes(self, gate: int) -> list[int]:
         """Return the routes of parked jobs."""
         return [route for (route,) in await self.query("gate_routes", {"gate": gate})]

@@ -56,7 +56,7 @@ class TestTheGilHeldInC:
 
 class TestCancel:
     @STOPPING
-    def test_one_that_heeds_is_told_and_keeps_its_process(
+    def test_one_that_obeys_is_told_and_keeps_its_process(
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
         enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)})
@@ -110,7 +110,7 @@ class TestShutdown:
         wait_until(lambda: is_gone(process))
 
     @STOPPING
-    def test_one_that_heeds_is_given_back_without_spending_its_attempt(
+    def test_one_that_obeys_is_given_back_without_spending_its_attempt(
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
         enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)})

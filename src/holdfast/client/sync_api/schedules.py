@@ -54,12 +54,19 @@ class Schedules(Namespace):
 
         At each tick one job of *kind* with *payload* is enqueued, whatever the number of workers. See
         `ScheduleOptions` for its times and the options of its jobs. Other times start after now; a schedule that does
-        not change keeps its ticks. Raises `Conflict` if a module declares the schedule (`queue.schedule`).
+        not change keeps its ticks. Raises `InvalidInput`, also if the payload does not match the schema that workers
+        have published for the kind, and `Conflict` if a module declares the schedule (`queue.schedule`).
         """
         definition = schedules.check_schedule(name, kind, payload, options)
         self._check_task(kind, payload)
         definition = schedules.encoded(definition, self._state.codec)
-        return self._runner.write(schedule_operations.set_schedule, definition, validate_calls.actor(actor))
+        return self._runner.write(
+            schedule_operations.set_schedule,
+            definition,
+            validate_calls.actor(actor),
+            # Workers may still run an earlier version of a task that this program declares.
+            fits=kind in self._state.tasks,
+        )
 
     def _check_task(self, kind: str, payload: Json) -> None:
         """Raise `InvalidInput` if this queue declares a task of *kind* whose signature *payload* does not fit."""

@@ -19,6 +19,10 @@ _BY_STATE: dict[str, tuple[type[errors.HoldfastError], str]] = {
         "the connection was idle for so long that the server ended its transaction; nothing was stored",
     ),
     "28": (errors.Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
+    "28P01": (
+        errors.Misconfigured,
+        "the server refuses the user or the password; check them in the URL or PGPASSWORD",
+    ),
     "3D": (errors.Misconfigured, "the server has no such database; create it, or check the URL"),
     "40": (errors.StoreBusy, "other transactions changed the same jobs repeatedly; try again"),
     "42501": (errors.Misconfigured, "the role lacks rights on the schema; grant them"),
@@ -37,9 +41,10 @@ _UNREACHABLE = "the server cannot be reached; check that it is running, and the 
 _MISSING = {"3F000", "42P01", "42703", "42883"}
 # A refused connection carries no code, only a message in the server's language.
 _REFUSED = {
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
     "authentication failed": "28",
     "no pg_hba.conf entry": "28",
-    "no password supplied": "28",
     'role "': "28",
     "does not exist": "3D",
     "too many": "53",
