@@ -31,6 +31,8 @@ _SIZE = _WAKE_BYTE + 16
 
 _OVERTAKEN_SECONDS: Final = 0.02
 """For how long a process that waits for the lock lets others overtake it: changing processes takes time."""
+_LET_PASS_SECONDS: Final = 0.02
+"""For how long a process waits at most until one that was overtaken has the lock."""
 _PASSING_SECONDS: Final = 0.0005
 _AWAITED_NANOSECONDS: Final = int(_OVERTAKEN_SECONDS * 2e9)
 CHECK_SECONDS: Final = 0.25
@@ -78,7 +80,7 @@ class LockFile:
 
     def _let_others_pass(self) -> None:
         """Wait until a process that has waited for long has the lock, but not for longer than that."""
-        until = time.monotonic() + _OVERTAKEN_SECONDS
+        until = time.monotonic() + _LET_PASS_SECONDS
         while self.is_awaited and time.monotonic() < until:
             time.sleep(_PASSING_SECONDS)
 
