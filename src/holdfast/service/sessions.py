@@ -46,8 +46,8 @@ async def claim(call: Call) -> Response:
                 access.check_claim_size(call.grants, limit)
             options["limit"] = body["limits"]
         claiming = sessions.claim_next(tenant=tenant, lanes=lanes or (routing.DEFAULT_NAME,), **options)
-    # Undone if the client leaves while it waits. Otherwise it is released unless acknowledged: the client may have sent
-    # the call again, and have the turn, before its first connection is known to be lost.
+    # Undone if the client leaves while it waits. Otherwise it is released unless acknowledged: the client may have
+    # sent the call again, and have the turn, before its first connection is known to be lost.
     found = await (call.wait_for(claiming, None) if body.get("wait") else claiming)
     return reply({"turn": None if found is None else json_view.turn(found)})
 
