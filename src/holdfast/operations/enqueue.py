@@ -46,6 +46,7 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
             return StoredJob(job_of(stored), created=True)
     plain = await tx.insert_plain(new)
     if plain is not None:
+        tx.forms["enqueue plain"] += 1
         arrived = tx.rollups.arrived
         arrived.append(new.settings.route)
         if len(arrived) > tx.rollups.LONG:
@@ -64,6 +65,7 @@ async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.Chec
         found = {row.id: StoredJob(job_of(row), created=True) for row in await tx.jobs_by_id(generated)}
     elif checked_jobs and (plain := await tx.insert_alike(checked_jobs)) is not None:
         tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
+        tx.forms["enqueue plain"] += len(plain)
         return [_stored_new(job) for job in plain]
     others = iter(await enqueue_jobs(tx, [new for new in checked_jobs if new.id not in found]))
     return [found.get(new.id) or next(others) for new in checked_jobs]
@@ -108,6 +110,7 @@ async def enqueue_jobs(
             tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
             jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
             tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
+            tx.forms["enqueue plain"] += len(jobs)
             return [_stored_new(job) for job in jobs]
         now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
         kept = await tx.kept_jobs(keys, now) if keys else {}
@@ -494,6 +497,7 @@ async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
     entries = {job.seq: routes[key].number for key, job in call.unwritten if key.session} if call.sessions else {}
     jobs = [job for _, job in call.unwritten]
     call.unwritten.clear()
+    tx.forms["enqueue full"] += len(jobs)
     tx.rollups.arrived.extend((job.lane, job.kind) for job in jobs)
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, call.now)
     await notify_jobs(tx, jobs)

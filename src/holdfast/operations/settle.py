@@ -199,6 +199,7 @@ async def accept_finished(
 
 def _count(tx: StoreTransaction, ended: Sequence[Ended]) -> None:
     """Count jobs that a plain form has finished."""
+    tx.forms["settle plain"] += len(ended)
     counted = tx.rollups.ended
     counted += ended
     if len(counted) > tx.rollups.LONG:
