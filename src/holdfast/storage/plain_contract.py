@@ -17,7 +17,6 @@ from holdfast.domain.job import Job, JobRow
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import SessionClaim, SessionFence, SessionRequest
 
-
 Form: TypeAlias = Literal["enqueue plain", "enqueue full", "claim plain", "claim full", "settle plain", "settle full"]
 """What is counted by form: jobs that were enqueued and settled, and calls that have claimed."""
 

@@ -65,7 +65,7 @@ class ServiceTransaction(WebhookTransaction):
 
     @abstractmethod
     async def forms_of_workers(self, since_ms: int, limit: int) -> Mapping[Form, int]:
-        """Return how often calls took each form, over the processes of the workers that have reported since a time."""
+        """Return how often calls took each form, over processes of workers that have reported since a time."""
 
     @abstractmethod
     async def request_worker(self, worker: str, requested: results.WorkerRequest) -> None:

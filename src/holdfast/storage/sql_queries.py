@@ -222,7 +222,7 @@ class SqlRecords(SqlQueries):
         return cast("results.WorkerRequest | None", requested)
 
     async def forms_of_workers(self, since_ms: int, limit: int) -> dict[Form, int]:
-        """Return how often calls took each form, over the processes of the workers that have reported since a time."""
+        """Return how often calls took each form, over processes of workers that have reported since a time."""
         rows = await self.query("workers_forms", {"since": since_ms, "limit": limit})
         total: Counter[Form] = Counter()
         # Workers of one process report the same counts.

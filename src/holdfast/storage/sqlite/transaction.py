@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, fence_of
+from holdfast.domain.claims import Claim, ClaimRequest, held_by, number_of
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
@@ -186,8 +186,7 @@ class SqliteTransaction(SqlTransaction):
         packed, holder = row[narrow_rows.PACKED], row[-1]
         if packed is not None and narrow_rows.is_recorded(row):
             return None
-        # By the constructors, each of these would take twice the time.
-        claimed = tuple.__new__(narrow_rows.PlainClaim, (plans.routing, request, now, packed is None, None))
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual=packed is None)
         if holder is not None:
             self._observe("job_claim_next")
             values = (row[1], holder, token, lease_ms + request.lease_ms, wall_ms, request.acknowledged)
@@ -222,7 +221,7 @@ class SqliteTransaction(SqlTransaction):
         are_usual = narrow_rows.are_usual(rows)
         if not rows or (not are_usual and any(map(narrow_rows.is_recorded, rows))):
             return None
-        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual, {})
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual=are_usual)
         if plan.gated:
             counting = await plain_gates.admit(self, plans.routing, rows, now)
             if counting is None:
@@ -276,7 +275,7 @@ class SqliteTransaction(SqlTransaction):
 
     async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome) -> FinishedJobs:
         now = self._clock.now()
-        seq, _, epoch, token = fence_of(claim)
+        seq, (epoch, token) = number_of(claim), held_by(claim)
         columns = columns_of(claim.job)
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
         cursor, gated, event_count = self._cursor, False, 0
@@ -318,20 +317,18 @@ class SqliteTransaction(SqlTransaction):
         now = self._clock.now()
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
         results: dict[tuple[int, str], tuple[Claim, dict[int, str | None]]] = {}
-        last_epoch, last_token = 0, ""
-        group: dict[int, str | None] = {}
         for claim, checked in settlements:
-            seq, _, epoch, token = fence_of(claim)
-            if epoch != last_epoch or token is not last_token:
-                last_epoch, last_token = epoch, token
-                _, group = results.setdefault((epoch, token), (claim, {}))
-            group[seq] = checked.result_json
+            held_as = held_by(claim)
+            found = results.get(held_as)
+            if found is None:
+                results[held_as] = found = (claim, {})
+            found[1][number_of(claim)] = checked.result_json
         finished: dict[int, Row] = {}
         others: list[Row] = []
         for (epoch, token), (first, group) in results.items():
             held = {"epoch": epoch, "token": token, **times}
-            if len(group) >= _GROUP_MIN and (found := await self._finish_group(first, group, held)):
-                finished |= found
+            if len(group) >= _GROUP_MIN and (done := await self._finish_group(first, group, held)):
+                finished |= done
             else:
                 others += [(seq, epoch, token, result) for seq, result in group.items()]
         if others:
@@ -342,7 +339,7 @@ class SqliteTransaction(SqlTransaction):
             seqs = list(finished)
             if others or len(results) > 1:
                 # In the order of the call.
-                seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
+                seqs = [seq for claim, _ in settlements if (seq := number_of(claim)) in finished]
             await self._change(*narrow_rows.events_of_done(seqs, now), len(seqs))
         return FinishedJobs(now, finished)
 
