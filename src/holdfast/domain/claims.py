@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
@@ -163,18 +164,20 @@ job_id_of: Final[Callable[[Claim], str]] = attrgetter("_job_id")
 held_by: Final[Callable[[Claim], tuple[int, str]]] = attrgetter("_epoch", "_token")
 """Returns the epoch and the lease token of a claim."""
 _fence_values: Final = attrgetter("_number", "_job_id", "_epoch", "_token")
+taken_with: Final[Callable[[Claim], tuple[Taken | None, Any]]] = attrgetter("_taken", "_row")
+"""Returns what a claim has in common with others that an engine has made together, and the row of its job."""
+_taken_of: Final[Callable[[Claim], Taken | None]] = attrgetter("_taken")
 _row_of: Final[Callable[[Claim], Any]] = attrgetter("_row")
 
 
 def ends_if_done(claims: Sequence[Claim], now_ms: int) -> list[CountedEnd]:
     """Return what is counted of the jobs of *claims* if they are done."""
-    together: dict[Taken | None, list[Claim]] = {}
-    for claim in claims:
-        together.setdefault(claim._taken, []).append(claim)  # noqa: SLF001
-    ends = [(columns_of(claim.job).done_at(now_ms), 1) for claim in together.pop(None, ())]
-    for taken, some in together.items():
-        assert taken is not None  # noqa: S101  # it was removed
-        ends += taken.done_at(map(_row_of, some), now_ms)
+    ends: list[CountedEnd] = []
+    for taken, some in groupby(claims, _taken_of):
+        if taken is None:
+            ends += [(columns_of(claim.job).done_at(now_ms), 1) for claim in some]
+        else:
+            ends += taken.done_at(map(_row_of, some), now_ms)
     return ends
 
 

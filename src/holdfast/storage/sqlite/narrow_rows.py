@@ -1,6 +1,5 @@
 """The narrow row of a job: its columns in the order of the statements, and the values that few jobs have."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -294,6 +293,14 @@ class PlainClaim:
         self.are_usual = are_usual
         """Whether none of them has one of the values that few jobs have."""
 
+    def usual_priority(self, row: Row) -> int | None:
+        """Return the priority of a job if it has none of the values that few jobs have, and no gate counts it."""
+        return None if row[PACKED] is not None or self.routing.limits else row[4]
+
+    def are_all_usual(self) -> bool:
+        """Return whether the same is true of all jobs of the claim."""
+        return self.are_usual and not self.routing.limits
+
     def job_of(self, row: Row, index: int) -> Job:
         """Return the job of a row, at this index in the claim."""
         return job_of(ClaimedRow(self, row, index))
@@ -301,7 +308,10 @@ class PlainClaim:
     def done_at(self, rows: Iterable[Row], now_ms: int) -> list[CountedEnd]:
         """Return what is counted of jobs that are done."""
         started_ms, ends = self.now.wall_ms, []
-        for (route, due_at_ms), count in Counter(map(_route_and_due_time, rows)).items():
+        counts: dict[tuple[int, int], int] = {}
+        for key in map(_route_and_due_time, rows):
+            counts[key] = counts.get(key, 0) + 1
+        for (route, due_at_ms), count in counts.items():
             lane, kind, *_ = self.routing.by_number[route].key
             ends.append((Ended(lane, kind, "done", started_ms - due_at_ms, now_ms - started_ms), count))
         return ends
@@ -343,15 +353,6 @@ class ClaimedRow(LazyRow):
         self._claim = claim
         self._row = row
         self._index = index
-
-    def usual_priority(self) -> int | None:
-        """Return the priority if the job has none of the values that few jobs have, and no gate counts it."""
-        row = self._row
-        return None if row[PACKED] is not None or self._claim.routing.limits else row[4]
-
-    def are_all_usual(self) -> bool:
-        """Return whether the same is true of all jobs of the claim."""
-        return self._claim.are_usual and not self._claim.routing.limits
 
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, held_by, number_of
+from holdfast.domain.claims import Claim, ClaimRequest, held_by, number_of, taken_with
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
@@ -276,15 +276,16 @@ class SqliteTransaction(SqlTransaction):
     async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome) -> FinishedJobs:
         now = self._clock.now()
         seq, (epoch, token) = number_of(claim), held_by(claim)
-        columns = columns_of(claim.job)
+        taken, row = taken_with(claim)
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
         cursor, gated, event_count = self._cursor, False, 0
-        priority = columns.usual_priority() if type(columns) is narrow_rows.ClaimedRow else None
+        priority = taken.usual_priority(row) if type(taken) is narrow_rows.PlainClaim else None
         self._observe("job_done_unchanged")
         if priority is not None:
             cursor.execute(_DONE_PLAIN, (*held, priority))
         else:
-            priority, event_count, gated = columns.priority, columns.event_count, self._may_be_gated(claim)
+            columns, gated = columns_of(claim.job), self._may_be_gated(claim)
+            priority, event_count = columns.priority, columns.event_count
             cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, 1 if gated else 0))
         rows: Rows = []
         if cursor.rowcount:
@@ -360,7 +361,8 @@ class SqliteTransaction(SqlTransaction):
         values: dict[str, Any] = {"priority": priority, "event_count": event_count, "gated": gated, **held}
         lowest, highest, different = min(results), max(results), set(results.values())
         name: QueryName = "job_done_each"
-        are_usual = type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual()
+        taken, _ = taken_with(first)
+        are_usual = type(taken) is narrow_rows.PlainClaim and taken.are_all_usual()
         if len(different) > 1:
             values["results"] = results
         elif are_usual and highest - lowest < len(results):
