@@ -17,8 +17,8 @@ from tests.support.service import Server
 SECONDS = 60.0
 
 
-def options(server: Server) -> dict[str, str]:
-    return {"url": f"http://127.0.0.1:{server.port}", "token": str(server.client("admin").token)}
+def connected(server: Server) -> holdfast.Queue:
+    return holdfast.connect(f"http://127.0.0.1:{server.port}", token=server.client("admin").token)
 
 
 def store_of(queue: holdfast.Queue | holdfast.AsyncQueue) -> HttpStore:
@@ -65,15 +65,17 @@ def assert_free(queue: holdfast.Queue) -> None:
 
 @pytest.mark.parametrize(("path", "call"), CALLS)
 def test_a_cancelled_call_leaves_no_lease(served: Server, path: str, call: Callable[[Any], Awaitable[Any]]) -> None:
+    token = served.client("admin").token
+
     async def main() -> None:
-        async with holdfast.connect_async(**options(served)) as queue:
+        async with holdfast.connect_async(f"http://127.0.0.1:{served.port}", token=token) as queue:
             client = store_of(queue)._async_http()._client
             task = asyncio.ensure_future(call(queue))
             strike_at(client, path, task.cancel)
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(task, SECONDS)
 
-    with holdfast.connect(**options(served)) as queue:
+    with connected(served) as queue:
         queue.enqueue("work")
         queue.enqueue("say", session="s")
         asyncio.run(main())
@@ -82,7 +84,7 @@ def test_a_cancelled_call_leaves_no_lease(served: Server, path: str, call: Calla
 
 @pytest.mark.parametrize(("path", "call"), CALLS)
 def test_an_interrupted_call_leaves_no_lease(served: Server, path: str, call: Callable[[Any], Any]) -> None:
-    with holdfast.connect(**options(served)) as queue:
+    with connected(served) as queue:
         queue.enqueue("work")
         queue.enqueue("say", session="s")
         strike_at(store_of(queue)._http()._client, path, interrupt)
@@ -92,7 +94,7 @@ def test_an_interrupted_call_leaves_no_lease(served: Server, path: str, call: Ca
 
 
 def test_a_turn_of_an_owner_is_released_too(served: Server) -> None:
-    with holdfast.connect(**options(served)) as queue:
+    with connected(served) as queue:
         queue.enqueue("say", session="s")
         lease = queue.sessions.open("s", worker="w", lease=600)
         strike_at(store_of(queue)._http()._client, "/turns", interrupt)
@@ -104,7 +106,7 @@ def test_a_turn_of_an_owner_is_released_too(served: Server) -> None:
 
 
 def test_claims_under_a_token_that_the_caller_chose_stay_with_an_earlier_call(served: Server) -> None:
-    with holdfast.connect(**options(served)) as queue:
+    with connected(served) as queue:
         queue.enqueue("work")
         lease = queue.sessions.open("s", worker="w", lease_token="l")
         client = store_of(queue)._http()._client

@@ -37,7 +37,10 @@ def test_the_options_of_a_follow_up_may_be_of_any_type_that_a_job_accepts() -> N
     of_job = NewJob("ended", {"a": [1]}, backoff=backoff, deadline=timedelta(hours=1))
     of_dict = {"kind": "ended", "payload": 1, "backoff": backoff}
     options: dict[str, Any] = {"requires": {"gpu", "disk"}, "run_at": datetime(2030, 1, 31, tzinfo=UTC)}
-    follow_ups = (NewJob("next", on_end=of_job, backoff=backoff, **options), NewJob("next", on_end=of_dict, after=["a"]))
+    follow_ups = (
+        NewJob("next", on_end=of_job, backoff=backoff, **options),
+        NewJob("next", on_end=of_dict, after=["a"]),
+    )
     done = Done(follow_ups=follow_ups)
 
     decoded = decode_outcome(*encode_outcome(done, "tenant"))
