@@ -100,7 +100,7 @@ def _in_child() -> None:
 
 
 def _never_close(connection: object) -> None:
-    """Keep *connection* even at the end of this process: the last close deletes the log, whoever has written it."""
+    """Keep *connection* even at the end of this process: its close could delete the log of others."""
     import ctypes  # noqa: PLC0415  # rarely needed
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

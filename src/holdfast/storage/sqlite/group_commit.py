@@ -427,7 +427,8 @@ class GroupWriter:
 
     def _commit(self, cursor: sqlite3.Cursor, topics: set[str]) -> None:
         """Commit, and notify the listeners of *topics*."""
-        fork_safety.refuse_inherited(self._process)
+        if self._process != fork_safety.process:
+            fork_safety.refuse_inherited(self._process)
         # As late as possible: a caller's transaction may have been open for a long time.
         self._connector.check_unmoved()
         self._observe("commit")
