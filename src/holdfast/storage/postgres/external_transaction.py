@@ -1,5 +1,6 @@
 """An open transaction that operations join, each in its own savepoint: a refused operation changes nothing."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -44,6 +45,7 @@ class _Joined:
         self._ended = False
         self.ran_sql = False
         """Whether the caller ran their own SQL, which may have changed session settings."""
+        self.process = os.getpid()
 
     def end(self) -> None:
         """Refuse all further calls."""
@@ -67,7 +69,13 @@ class _Joined:
         # Without values the driver reads no parameters.
         return await (self.io.query(to_driver(sql, values), values) if values else self.io.query(sql, None))
 
+    def refuse_inherited(self) -> None:
+        """Raise `Misconfigured` if this process was forked while the transaction was open."""
+        if os.getpid() != self.process:
+            raise errors.Misconfigured(store.INHERITED)
+
     def _refuse_ended(self) -> None:
+        self.refuse_inherited()
         if self._ended:
             raise errors.Misconfigured("the transaction that this would join has ended")
 

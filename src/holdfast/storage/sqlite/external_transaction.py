@@ -17,7 +17,7 @@ from holdfast.storage import cancellation, notifications, runners, store
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sqlite import transaction
+from holdfast.storage.sqlite import fork_safety, transaction
 from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.sql import QUERIES
@@ -55,6 +55,7 @@ class SqliteSyncExternalTransaction:
         self._clock = clock
         self._observe = observe
         self._ended = False
+        self._process = fork_safety.process
 
     def check(self, path: str) -> None:
         """Raise if the connection is not open on the queue's own file, or changes the rows that statements return."""
@@ -73,6 +74,7 @@ class SqliteSyncExternalTransaction:
 
     def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
+        fork_safety.refuse_inherited(self._process)
         with self._mutex:
             _refuse_ended(ended=self._ended or not self.connection.in_transaction)
             with translated():
@@ -104,6 +106,7 @@ class SqliteSyncExternalTransaction:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
+        fork_safety.refuse_inherited(self._process)
         with self._mutex:
             _refuse_ended(ended=self._ended)
             with translated():
