@@ -247,8 +247,11 @@ class Settlement:
     @property
     def job(self) -> Job | None:
         """The settled job; None if the settlement was refused."""
-        if self._make_job is not None:
-            self._job, self._make_job = self._make_job(self._claim), None
+        make_job = self._make_job
+        if make_job is not None:
+            # In this order: another thread may read it, too.
+            self._job = make_job(self._claim)
+            self._make_job = None
         return self._job
 
     @property
