@@ -45,6 +45,10 @@ _GATEWAY_STATUSES: Final = frozenset((502, 503, 504))
 _OPENED: Final = frozenset(("connection.connect_tcp.complete", "connection.start_tls.complete"))
 
 
+# A client or a proxy would take these names for steps within the path.
+_DOTS: Final[Mapping[str | int, str]] = {".": "%2E", "..": "%2E%2E"}
+
+
 class Request(NamedTuple):
     """One call of the service."""
 
@@ -70,7 +74,7 @@ class Response(NamedTuple):
 
 def path(*parts: str | int) -> str:
     """Return a path of names, each percent-encoded."""
-    return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    return "/v1/" + "/".join(_DOTS.get(part) or quote(str(part), safe="") for part in parts)
 
 
 class Http(ABC):

@@ -7,11 +7,14 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 # How long a cancelled caller waits for its undo, which then continues in the background.
 _WAIT_SECONDS: Final = 1.0
+
+_locks: WeakKeyDictionary[object, asyncio.Lock] = WeakKeyDictionary()
 
 # The event loop keeps only weak references to its tasks.
 _in_background: set[asyncio.Task[None]] = set()
@@ -38,6 +41,11 @@ async def finish_despite_cancellation(work: Awaitable[T]) -> T:
                 await asyncio.wait([running])
         retrieve(running)
         raise
+
+
+def lock_of(connection: object) -> asyncio.Lock:
+    """Return the lock of the calls that share an async *connection*: their savepoints must not overlap."""
+    return _locks.setdefault(connection, asyncio.Lock())
 
 
 async def undo(work: Coroutine[Any, Any, None]) -> None:

@@ -237,7 +237,7 @@ class PostgresStore:
                 with self._held(joined):
                     yield joined
                 joined.refuse_inherited()
-                with translated(self._settings.schema):
+                with joined.lock, translated(self._settings.schema):
                     runners.run_sync(self._finish(joined))
             finally:
                 if os.getpid() == process:
@@ -284,13 +284,12 @@ class PostgresStore:
                 with self._held(joined):
                     yield joined
                 joined.refuse_inherited()
-                with translated(self._settings.schema):
-                    await cancellation.finish_despite_cancellation(self._finish(joined))
+                async with joined.lock:
+                    with translated(self._settings.schema):
+                        await cancellation.finish_despite_cancellation(self._finish(joined))
             finally:
                 if os.getpid() == joined.process:
-                    await cancellation.finish_despite_cancellation(
-                        commits.roll_back(joined.io, resets=joined.ran_sql)
-                    )
+                    await cancellation.finish_despite_cancellation(self._roll_back(joined))
         finally:
             if os.getpid() == joined.process:
                 pool.put_back(connection)
@@ -315,6 +314,10 @@ class PostgresStore:
             else:
                 return connection
         raise AssertionError("unreachable")
+
+    async def _roll_back(self, joined: external_transaction.PostgresAsyncExternalTransaction) -> None:
+        async with joined.lock:
+            await commits.roll_back(joined.io, resets=joined.ran_sql)
 
     async def _finish(
         self,

@@ -137,6 +137,7 @@ class SqliteAsyncExternalTransaction:
         self._state = state
         self._unchecked_path: str | None = path
         self.connection = connection
+        self._lock = cancellation.lock_of(connection)
         self._clock = clock
         self._observe = observe
 
@@ -157,6 +158,10 @@ class SqliteAsyncExternalTransaction:
         return await self._run(operation)
 
     async def _run(self, operation: store.Operation[T]) -> T:
+        async with self._lock:
+            return await self._run_alone(operation)
+
+    async def _run_alone(self, operation: store.Operation[T]) -> T:
         _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
             cursor = await self.connection.cursor()
@@ -187,8 +192,9 @@ class SqliteAsyncExternalTransaction:
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        with translated():
-            return list(await self.connection.execute_fetchall(sql, values))
+        async with self._lock:
+            with translated():
+                return list(await self.connection.execute_fetchall(sql, values))
 
 
 def _refuse_ended(*, ended: bool) -> None:
