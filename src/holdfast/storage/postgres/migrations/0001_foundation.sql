@@ -1918,7 +1918,9 @@ create function holdfast.plain_hold_1(known_version text) returns boolean langua
     set lock_timeout = '10s' as
 $$
 begin
-    if holdfast.routing_version(true) = known_version then
+    -- As `routing_version` does it, without the calls.
+    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') = known_version then
         return true;
     end if;
     perform set_config('holdfast_plain.form', 'off', true);
@@ -1926,13 +1928,14 @@ begin
 end
 $$;
 
--- Lease the next entries of the session with the oldest head of the next fair_key, and return them. The result is
--- `claimed`, `none` if no session is ready, or `refused` if the full form has to look: nothing was written.
+-- Lease the next entries of the session with the oldest head of the next fair_key, and return a header and them. The state
+-- of the header is `claimed`, `none` if no session is ready, or `refused` if the full form has to look: nothing was
+-- written. Its tenant is that of the session, its id the name, its number the fence, its entry the id of the claim. The
+-- head is the first in line; what follows it is read only if it may be joined.
 create function holdfast.session_claim_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], limits integer[], entry_types text[], of_scope text,
     by_worker text, by_incarnation text, by_token text, lease_length bigint, acknowledged boolean
-) returns table (result text, tenant text, name text, fence bigint, claim_id text, entry holdfast.job_row)
-language plpgsql volatile
+) returns setof holdfast.job language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
@@ -1940,112 +1943,151 @@ $$
 declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
     lease_now constant bigint := coalesce(lease_clock_ms, now_ms);
+    header holdfast.job;
     last_key text;
     next_key text;
+    candidate bigint;
     candidates bigint[];
     chosen holdfast.session;
+    head record;
     entries_max integer;
     in_line record;
     head_join text;
-    picked bigint[] := '{}';
+    picked bigint[];
     locked integer;
     recorded boolean;
 begin
-    result := 'refused';
+    header.state := 'refused';
     if current_setting('holdfast_plain.form', true) = 'off' or exists (
         select 1 from holdfast.session s where s.lease_until_ms is not null and s.lease_until_ms <= lease_now
     ) then
-        return next;
+        return next header;
         return;
     end if;
     last_key := (select f.fair_key from holdfast.fair_key f where f.scope = of_scope);
-    next_key := (
-        select k.fair_key
-          from unnest(routes) as r (route)
-         cross join unnest(entry_types) as t (entry_type)
-         cross join lateral (
-            (select s.head_fair_key as fair_key from holdfast.session s
-              where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-                and s.head_fair_key > last_key
-              order by s.head_fair_key limit 1)
-            union all
-            (select s.head_fair_key from holdfast.session s
-              where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-              order by s.head_fair_key limit 1)
-         ) k
-         order by last_key is not null and k.fair_key <= last_key, k.fair_key limit 1
-    );
+    select k.fair_key, k.number into next_key, candidate
+      from unnest(routes) as r (route)
+     cross join unnest(entry_types) as t (entry_type)
+     cross join lateral (
+        (select s.head_fair_key as fair_key, s.head_seq, s.number from holdfast.session s
+          where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+            and s.head_fair_key > last_key
+          order by s.head_fair_key, s.head_seq limit 1)
+        union all
+        (select s.head_fair_key, s.head_seq, s.number from holdfast.session s
+          where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+          order by s.head_fair_key, s.head_seq limit 1)
+     ) k
+     order by last_key is not null and k.fair_key <= last_key, k.fair_key, k.head_seq limit 1;
     if next_key is null then
-        result := 'none';
-        return next;
+        header.state := 'none';
+        return next header;
         return;
     end if;
-    -- Others may have locked some of these.
-    candidates := array(
-        select h.number
-          from unnest(routes) as r (route)
-         cross join unnest(entry_types) as t (entry_type)
-         cross join lateral (
-            select s.head_seq, s.number from holdfast.session s
-             where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-               and s.head_fair_key = next_key
-             order by s.head_seq limit 16
-         ) h
-         order by h.head_seq limit 16
-    );
     select * into chosen from holdfast.session s
-     where s.number = any (candidates) and coalesce(s.head_seq, -1) >= 0
-     order by array_position(candidates, s.number)
-     limit 1
+     where s.number = candidate and coalesce(s.head_seq, -1) >= 0
        for update skip locked;
+    if not found then
+        -- Others have locked it, and perhaps some of the next ones.
+        candidates := array(
+            select h.number
+              from unnest(routes) as r (route)
+             cross join unnest(entry_types) as t (entry_type)
+             cross join lateral (
+                select s.head_seq, s.number from holdfast.session s
+                 where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+                   and s.head_fair_key = next_key
+                 order by s.head_seq limit 16
+             ) h
+             order by h.head_seq limit 16
+        );
+        select * into chosen from holdfast.session s
+         where s.number = any (candidates) and coalesce(s.head_seq, -1) >= 0
+         order by array_position(candidates, s.number)
+         limit 1
+           for update skip locked;
+    end if;
     -- The head may have changed since it was found.
     if not found or chosen.head_fair_key <> next_key or chosen.head_route <> all (routes)
        or chosen.head_entry_type <> all (entry_types) then
-        return next;
+        return next header;
         return;
     end if;
+    select j.id, j.record_all, j.entry::json ->> 2 as joins into head
+      from holdfast.job j
+     where j.seq = chosen.head_seq and j.state = 'ready' and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+       for update skip locked;
+    if not found then
+        return next header;
+        return;
+    end if;
+    picked := array[chosen.head_seq];
+    recorded := head.record_all = 1;
     entries_max := limits[array_position(routes, chosen.head_route)];
-    for in_line in
-        select o.seq, o.state, o.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
-          from holdfast.open_job o
-          join holdfast.job j on j.seq = o.seq
-         where o.session = chosen.number and o.session is not null
-           and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
-         order by o.enqueue_seq
-         limit entries_max
-    loop
-        if head_join is null then
-            head_join := in_line.joins;
-            exit when in_line.seq <> chosen.head_seq;
-        elsif in_line.state = 'ready' and in_line.joins <> head_join then
-            exit;
-        elsif in_line.state <> 'ready' or in_line.route <> chosen.head_route then
-            picked := '{}';
-            exit;
+    if entries_max > 1 and head.joins <> 'false' then
+        picked := '{}';
+        for in_line in
+            select o.seq, o.state, o.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
+              from holdfast.open_job o
+              join holdfast.job j on j.seq = o.seq
+             where o.session = chosen.number and o.session is not null
+               and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
+             order by o.enqueue_seq
+             limit entries_max
+        loop
+            if head_join is null then
+                head_join := in_line.joins;
+                exit when in_line.seq <> chosen.head_seq;
+            elsif in_line.state = 'ready' and in_line.joins <> head_join then
+                exit;
+            elsif in_line.state <> 'ready' or in_line.route <> chosen.head_route then
+                picked := '{}';
+                exit;
+            end if;
+            picked := picked || in_line.seq;
+        end loop;
+        select count(*), bool_or(l.record_all = 1) into locked, recorded
+          from (select j.record_all from holdfast.job j
+                 where j.seq = any (picked) and j.state = 'ready'
+                   and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                 order by j.seq
+                   for update of j skip locked) l;
+        if locked = 0 or locked < cardinality(picked) then
+            return next header;
+            return;
         end if;
-        picked := picked || in_line.seq;
-        exit when starts_with(head_join, 'false');
-    end loop;
-    select count(*), bool_or(l.record_all = 1) into locked, recorded
-      from (select j.record_all from holdfast.job j
-             where j.seq = any (picked) and j.state = 'ready'
-               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-             order by j.seq
-               for update of j skip locked) l;
-    if locked = 0 or locked < cardinality(picked) then
-        return next;
-        return;
     end if;
-    perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked);
+    -- As `take_1` does it for entries, which are ready and in both tables.
+    delete from holdfast.ready_job r where r.seq = any (picked);
+    update holdfast.open_job o set state = 'running', epoch = o.epoch + 1 where o.seq = any (picked);
+    insert into holdfast.lease as l (worker, token, until_ms, seqs)
+    values (by_worker, by_token, lease_now + lease_length, picked)
+    on conflict (token, worker) do update
+       set until_ms = least(l.until_ms, excluded.until_ms),
+           seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
+    update holdfast.session s
+       set fence = s.fence + 1,
+           claim_id = 'claim-' || left(encode(sha256(convert_to(concat_ws(chr(10),
+               s.tenant, s.name, head.id, s.fence + 1
+           ), 'UTF8')), 'hex'), 32),
+           head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
+     where s.number = chosen.number
+    returning 'claimed', s.tenant, s.name, s.fence, s.claim_id
+         into header.state, header.tenant, header.id, header.seq, header.entry;
+    return next header;
+    if last_key is distinct from next_key then
+        perform holdfast.serve_fair_key_1(of_scope, next_key, now_ms, last_key is null);
+    end if;
+    return query
     update holdfast.job j
        set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
-           event_count = j.event_count + j.record_all, claim_index = p.ordinal::integer - 1,
+           event_count = j.event_count + j.record_all, claim_index = array_position(picked, j.seq) - 1,
            worker = by_worker, incarnation = by_incarnation, lease_token = by_token,
            lease_until_ms = lease_now + lease_length, started_at_ms = now_ms,
            outcome = null, settle_digest = null, phase = null, percent = null,
            unacknowledged = case when acknowledged then 0 else j.unacknowledged + 1 end
-      from unnest(picked) with ordinality as p (seq, ordinal)
-     where j.seq = p.seq;
+     where j.seq = any (picked)
+    returning j.*;
     if recorded then
         insert into holdfast.event (
             name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
@@ -2056,66 +2098,54 @@ begin
           join holdfast.job j on j.seq = p.seq and j.record_all = 1
          order by p.ordinal;
     end if;
-    update holdfast.session s
-       set fence = s.fence + 1,
-           claim_id = 'claim-' || left(encode(sha256(convert_to(concat_ws(chr(10),
-               s.tenant, s.name, (select j.id from holdfast.job j where j.seq = picked[1]), s.fence + 1
-           ), 'UTF8')), 'hex'), 32),
-           head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
-     where s.number = chosen.number
-    returning s.* into chosen;
-    if last_key is distinct from next_key then
-        perform holdfast.serve_fair_key_1(of_scope, next_key, now_ms, last_key is null);
-    end if;
-    return query
-    select 'claimed', chosen.tenant, chosen.name, chosen.fence, chosen.claim_id, e
-      from holdfast.job_row e
-     where e.seq = any (picked)
-     order by e.claim_index;
 end
 $$;
 
 -- Write the head of a session in which a turn has ended, and return whether entries are in line and the lane of the
--- head. If the first in line is not ready or the session has an owner, roll back: the full form decides.
+-- head. If the first in line is not ready or the session has an owner, roll back: the full form decides. Most turns leave
+-- no entry, so what is known of the first in line is read only if there is one.
 create function holdfast.session_head_1(of_session bigint, out is_waiting boolean, out head_lane text)
 language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 declare
-    known holdfast.session;
+    known record;
     first record;
+    type_of_head text;
     key text;
 begin
     if current_setting('holdfast_plain.form', true) = 'off' then
         return;
     end if;
-    select * into known from holdfast.session s where s.number = of_session for update;
-    select o.seq, o.state, o.route, j.entry::json ->> 1 as entry_type, r.lane into first
+    select s.lease_until_ms, s.head_seq, s.tenant into known from holdfast.session s where s.number = of_session for update;
+    select o.seq, o.state, o.route into first
       from holdfast.open_job o
-      join holdfast.job j on j.seq = o.seq
-     cross join lateral holdfast.route_of(o.route) r
      where o.session = of_session and o.session is not null
        and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
      order by o.enqueue_seq limit 1;
-    is_waiting := found and not exists (
-        select 1 from holdfast.open_job o
-         where o.session = of_session and o.session is not null and o.state = 'running'
-    );
+    is_waiting := found;
+    if is_waiting then
+        is_waiting := not exists (
+            select 1 from holdfast.open_job o
+             where o.session = of_session and o.session is not null and o.state = 'running'
+        );
+    end if;
     if known.lease_until_ms is not null or (is_waiting and first.state <> 'ready') then
         raise exception 'the head is not plain' using errcode = 'HF001';
     end if;
     if is_waiting then
-        head_lane := first.lane;
-        key := case when exists (select 1 from holdfast.lane l where l.lane = first.lane and l.lane_order = 'strict')
-                    then '' else known.tenant end;
+        select j.entry::json ->> 1, r.lane, case when l.lane is null then known.tenant else '' end
+          into type_of_head, head_lane, key
+          from holdfast.job j
+         cross join lateral holdfast.route_of(first.route) r
+          left join holdfast.lane l on l.lane = r.lane and l.lane_order = 'strict'
+         where j.seq = first.seq;
     end if;
     if is_waiting or known.head_seq is not null then
         update holdfast.session s
-           set head_route = case when is_waiting then first.route end,
-               head_entry_type = case when is_waiting then first.entry_type end,
-               head_fair_key = key,
-               head_seq = case when is_waiting then first.seq end
+           set head_route = case when is_waiting then first.route end, head_entry_type = type_of_head,
+               head_fair_key = key, head_seq = case when is_waiting then first.seq end
          where s.number = of_session;
     end if;
 end
