@@ -1255,9 +1255,9 @@ $$
 begin
     return (select count(distinct u.seq) from holdfast.permit p
              cross join lateral unnest(p.seqs) as u (seq)
-              join holdfast.job j on j.seq = u.seq
              where p.gate = of_gate
-               and j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token);
+               and (select j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token
+                      from holdfast.job j where j.seq = u.seq));
 end
 $$;
 
@@ -1327,11 +1327,11 @@ begin
     for alike in
     with ended as (
         update holdfast.job j
-           set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
+           set state = 'done', outcome = 'done', result = results[width_bucket(j.seq, seqs)], event_count = j.event_count + 1,
                finished_at_ms = now_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
                failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
-          from unnest(seqs, epochs, tokens, results) as h (seq, epoch, lease_token, result)
-         where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+         where j.seq = any (seqs)
+           and j.epoch = epochs[width_bucket(j.seq, seqs)] and j.lease_token = tokens[width_bucket(j.seq, seqs)]
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
                j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
@@ -1408,12 +1408,13 @@ declare
 begin
     return query
     update holdfast.job j
-       set lease_until_ms = greatest(j.lease_until_ms, coalesce(lease_clock_ms, holdfast.clock_ms()) + h.length),
-           unacknowledged = case when h.acknowledges = 1 then 0 else j.unacknowledged end,
-           phase = coalesce(h.phase, j.phase), percent = coalesce(h.percent, j.percent)
-      from unnest(seqs, epochs, tokens, lengths, acknowledges, phases, percents)
-           as h (seq, epoch, lease_token, length, acknowledges, phase, percent)
-     where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+       set lease_until_ms = greatest(j.lease_until_ms,
+                                     coalesce(lease_clock_ms, holdfast.clock_ms()) + lengths[width_bucket(j.seq, seqs)]),
+           unacknowledged = case when acknowledges[width_bucket(j.seq, seqs)] = 1 then 0 else j.unacknowledged end,
+           phase = coalesce(phases[width_bucket(j.seq, seqs)], j.phase),
+           percent = coalesce(percents[width_bucket(j.seq, seqs)], j.percent)
+     where j.seq = any (seqs)
+       and j.epoch = epochs[width_bucket(j.seq, seqs)] and j.lease_token = tokens[width_bucket(j.seq, seqs)]
        and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
     returning j.seq, j.lease_until_ms, j.cancel_requested;
     get diagnostics extended = row_count;
@@ -1532,7 +1533,10 @@ begin
                         when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
                         else j.tags::json ->> substr(l.key_source, 5) end as key
               from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
-              join holdfast.job j on j.ctid = p.place and j.seq + 0 = p.seq
+             cross join lateral (
+                select j.seq, j.gate, j.tenant, j.affinity, j.tags, j.route from holdfast.job j
+                 where j.ctid = p.place and j.seq + 0 = p.seq offset 0
+             ) j
               left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
                         as l (route, number, key_source, place) on l.route = j.route) w;
     for attempt in 1 .. 2 loop
@@ -1741,16 +1745,20 @@ begin
                 low_seq := case when has_mark then mark_seqs[mark] end;
                 select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1)
                   into picked, job_places, places, recorded
-                  from (select j.seq, j.ctid as job_place, r.ctid as place, j.record_all from holdfast.ready_job r
-                          join holdfast.job j on j.seq = r.seq
-                         where r.route = level_routes[1] and r.priority = level_priority
-                           and r.fair_key = only_key
-                           and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
-                           and j.state = 'ready' and j.priority = level_priority
-                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by r.due_at_ms, r.seq
-                         limit room
-                           for update of j skip locked) s;
+                  from (select j.seq, j.job_place, r.place, j.record_all
+                          -- Subqueries, as a join could read all jobs if the statistics say that there is none.
+                          from (select r.seq, r.ctid as place from holdfast.ready_job r
+                                 where r.route = level_routes[1] and r.priority = level_priority
+                                   and r.fair_key = only_key
+                                   and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                                 order by r.due_at_ms, r.seq offset 0) r
+                         cross join lateral (
+                            select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
+                             where j.seq = r.seq and j.state = 'ready' and j.priority = level_priority
+                               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                               for update skip locked
+                         ) j
+                         limit room) s;
                 chosen := picked;
             else
                 if many_keys then
@@ -1793,14 +1801,15 @@ begin
             if looked or many_keys or cardinality(level_routes) > 1 then
                 select array_agg(l.seq), array_agg(l.job_place), array_agg(l.place), bool_or(l.record_all = 1)
                   into picked, job_places, places, recorded
-                  from (select c.ordinal, c.place, j.seq, j.ctid as job_place, j.record_all
-                          from unnest(chosen, chosen_places) with ordinality as c (seq, place, ordinal)
-                          join holdfast.job j on j.seq = c.seq
-                         where j.state = 'ready' and j.priority = level_priority
-                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by c.ordinal
-                         limit room
-                           for update of j skip locked) l;
+                  from (select c.place, j.seq, j.job_place, j.record_all
+                          from unnest(chosen, chosen_places) as c (seq, place)
+                         cross join lateral (
+                            select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
+                             where j.seq = c.seq and j.state = 'ready' and j.priority = level_priority
+                               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                               for update skip locked
+                         ) j
+                         limit room) l;
             end if;
         end if;
         if marked and (picked is null or cardinality(picked) < room) then
@@ -2193,21 +2202,10 @@ begin
 end
 $$;
 
--- Whether an unfinished job depends on a finished one, or a group of it has not ended or has an unfinished callback.
-create function holdfast.is_needed_1(of_seq bigint) returns boolean language sql stable as
-$$
-select exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.child
-                where d.parent = of_seq and c.finished_at_ms is null)
-    or exists (select 1 from holdfast.edge d join holdfast.job_group g on g.number = -d.child
-                where d.parent = of_seq and d.child < 0
-                  and (g.ended_at_ms is null
-                       or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
-                                   where f.parent = -g.number and c.finished_at_ms is null)))
-$$;
-
--- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
--- that others wait for are left out; few have edges, and only of those more is read. The rows of the list are read in
--- order, up to the last job that is returned.
+-- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Left out
+-- are jobs on which an unfinished one depends, or a group that has not ended or has an unfinished callback: subqueries,
+-- because a call of a function for each job would take longer than the rest. The rows of the list are read in order, up
+-- to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
 ) returns table (finished_at_ms bigint, seq bigint) language plpgsql volatile
@@ -2225,18 +2223,37 @@ begin
          where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
            and (e.finished_at_ms, u.seq) > (finished_after, after)
            and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-           and ((select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
-                or not holdfast.is_needed_1(j.seq))
+           and (select 1 from holdfast.edge d
+                 where d.parent = j.seq
+                   and case when d.child > 0
+                            then (select c.finished_at_ms is null from holdfast.job c where c.seq = d.child)
+                            else (select g.ended_at_ms is null
+                                         or (select 1 from holdfast.edge f
+                                              where f.parent = -g.number
+                                                and (select c.finished_at_ms is null from holdfast.job c where c.seq = f.child)
+                                              limit 1) is not null
+                                    from holdfast.job_group g where g.number = -d.child) end
+                 limit 1) is null
          order by e.finished_at_ms, u.seq
          limit maximum
            for update of j skip locked);
-    -- Again, now that none can be added: a job that depends on one of them may have been committed since.
+    -- Again, now that none can be added: a job that depends on one of them may have been committed since. Not as a join,
+    -- which could go through all of them for each.
     return query
-    select j.finished_at_ms, j.seq from unnest(locked) with ordinality as u (seq, place)
-      join holdfast.job j on j.seq = u.seq
-     where (select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
-        or not holdfast.is_needed_1(j.seq)
-     order by u.place;
+    select j.finished_at_ms, j.seq from holdfast.job j
+     where j.seq = any (locked)
+       and (select 1 from holdfast.edge d
+             where d.parent = j.seq
+               and case when d.child > 0
+                        then (select c.finished_at_ms is null from holdfast.job c where c.seq = d.child)
+                        else (select g.ended_at_ms is null
+                                     or (select 1 from holdfast.edge f
+                                          where f.parent = -g.number
+                                            and (select c.finished_at_ms is null from holdfast.job c where c.seq = f.child)
+                                          limit 1) is not null
+                                from holdfast.job_group g where g.number = -d.child) end
+             limit 1) is null
+     order by j.finished_at_ms, j.seq;
 end
 $$;
 
