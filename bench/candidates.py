@@ -16,7 +16,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Engine: TypeAlias = Literal["sqlite", "postgres"]
 Durability: TypeAlias = Literal["full", "relaxed"]
 Scenario: TypeAlias = Literal[
-    "single", "threads-8", "threads-32", "threads-64", "bulk", "drain", "one-by-one", "workers-4", "workers-8"
+    "single",
+    "threads-8",
+    "threads-32",
+    "threads-64",
+    "bulk",
+    "drain",
+    "one-by-one",
+    "workers-4",
+    "workers-8",
+    "pick-up",
 ]
 Location: TypeAlias = Any
 """The store of a session, new each time: a folder for SQLite, the URL of a database for PostgreSQL."""

@@ -8,7 +8,9 @@ from pathlib import Path
 import holdfast
 from bench.candidates import BATCH, Candidate, Durability, PythonSession, Scenario, handle, payload
 
-_SCENARIOS: frozenset[Scenario] = frozenset({"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"})
+_SCENARIOS: frozenset[Scenario] = frozenset(
+    {"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one", "pick-up"}
+)
 
 
 class HoldfastSession(PythonSession):

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.candidates import Candidate, Durability, PythonSession, Scenario, as_text, handle, payload
 
-_COMMON: frozenset[Scenario] = frozenset({"single", "drain", "one-by-one"})
+_COMMON: frozenset[Scenario] = frozenset({"single", "drain", "one-by-one", "pick-up"})
 
 
 class HueySession(PythonSession):

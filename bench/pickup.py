@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 
 import holdfast
 from bench.candidates import (
-    BASELINES,
     Candidate,
     CandidateFailedError,
     Durability,
@@ -195,9 +194,8 @@ def run_pickup(
     engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int, failures: Failures
 ) -> list[Latency]:
     """Measure each candidate in each round; a peer that fails is only listed in *failures*."""
-    # One that measures enqueues only cannot receive.
-    able = [one for one in candidates if not one.scenarios or "drain" in one.scenarios]
-    latencies = {one.label: Latency(one.name, one.durability, []) for one in able if one.name not in BASELINES}
+    able = [one for one in candidates if "pick-up" in one.scenarios]
+    latencies = {one.label: Latency(one.name, one.durability, []) for one in able}
     for _ in range(rounds):
         for candidate in candidates:
             if candidate.label in latencies:

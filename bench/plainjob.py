@@ -11,7 +11,7 @@ from bench.child import ChildSession
 
 _FOLDER = Path(__file__).parent / "node"
 _BUILT = _FOLDER / "node_modules" / "better-sqlite3" / "build" / "Release" / "better_sqlite3.node"
-_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain", "one-by-one"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain", "one-by-one", "pick-up"})
 
 
 def _open(durability: Durability, folder: Path) -> ChildSession:

@@ -220,5 +220,6 @@ def candidates() -> list[Candidate]:
     settings = "the statements of a pick-up, woken by the lock file; without Holdfast's calls and threads"
     both: tuple[Durability, Durability] = ("full", "relaxed")
     return [
-        Candidate("statements alone", mode, settings, frozenset(), partial(HandoverSession, mode)) for mode in both
+        Candidate("statements alone", mode, settings, frozenset({"pick-up"}), partial(HandoverSession, mode))
+        for mode in both
     ]

@@ -22,7 +22,7 @@ THREADS = 2
 """Threads that drain: the peers also claim and settle while they handle jobs."""
 _ROOT = Path(__file__).resolve().parents[2]
 _SCENARIOS: frozenset[Scenario] = frozenset(
-    {"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"}
+    {"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8", "pick-up"}
 )
 
 

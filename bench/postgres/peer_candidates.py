@@ -14,7 +14,7 @@ from bench.postgres.drivers.protocol import WARM_JOBS
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".bench"
 _NODE = Path(__file__).resolve().parents[1] / "node"
-_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain", "pick-up"})
 
 
 class _Peer(NamedTuple):

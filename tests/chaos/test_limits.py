@@ -218,7 +218,7 @@ def test_a_limit_that_changes_on_a_backlog_under_load_is_kept_and_leaves_nothing
     _end(queue)
     assert queue.counts() == {"done": made}
     assert recount(queue) == ["ok"]
-    assert [use.running + use.parked for tenant in TENANTS for use in queue.limits.show(tenant)] == [0] * 3
+    assert [use for tenant in TENANTS for use in queue.limits.show(tenant) if use.running or use.parked] == []
     assert engine.damage() == []
     queue.close()
 

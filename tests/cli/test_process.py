@@ -155,6 +155,33 @@ def test_an_error_keeps_its_exit_code_if_the_reader_has_closed_the_pipe(
         assert ran.wait(command_line.PATIENCE_SECONDS) == code
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", [["enqueue", "a"], ["--json", "stats"], ["--help"]])
+def test_a_full_disk_of_the_output_is_reported_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    run(tmp_path, "enqueue", "a")
+    with Path("/dev/full").open("w") as full:
+        ran = command_line.run(*command, env=environment(tmp_path), stdout=full.fileno(), cwd=tmp_path)
+
+    assert ran.returncode == 2
+    assert "the output cannot be written: No space left on device" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_closed_standard_streams_do_not_stop_a_command(tmp_path: Path) -> None:
+    closed = ["/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "holdfast", "enqueue", "a"]
+
+    ran = subprocess.run(closed, env=environment(tmp_path), cwd=tmp_path, stderr=subprocess.PIPE, check=False)
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert '"ready": 1' in run(tmp_path, "--json", "stats").stdout
+
+
+def test_a_width_of_zero_is_no_width(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a")
+
+    assert "ready" in run(tmp_path, "jobs", "list", COLUMNS="0").stdout
+
+
 def test_an_ascii_terminal_gets_substitutes(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "k\N{LATIN SMALL LETTER U WITH DIAERESIS}")
 

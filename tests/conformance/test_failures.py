@@ -39,6 +39,20 @@ class TestGroups:
         assert older.first_at <= older.last_at <= newest.last_at
         assert {job.id for job in queue.jobs(fingerprint=older.fingerprint)} == {first, second}
 
+    def test_those_of_the_same_time_are_in_order_of_their_fingerprints(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        for kind in ("c", "a", "e", "b", "d"):
+            fail(queue, kind, "no")
+        clock.advance(1)
+        last = fail(queue, "last", "no")
+
+        newest, *others = queue.admin.failures()
+
+        assert newest.example == last
+        assert [one.fingerprint for one in others] == sorted(one.fingerprint for one in others)
+        assert queue.admin.failures(limit=3) == [newest, *others[:2]]
+
     def test_a_failure_that_is_retried_or_a_success_is_in_no_group(self, queue: Queue) -> None:
         queue.enqueue("mail", max_attempts=2)
         queue.settle(claim_one(queue), Failed("again", retry_after=0))

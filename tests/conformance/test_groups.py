@@ -394,6 +394,25 @@ class TestOperating:
         assert queue.admin.prune(older_than=60).jobs == 2
         assert queue.groups.list() == []
 
+    def test_a_duplicate_of_a_deleted_job_is_one_member_however_often_it_is_added(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        deleted = queue.enqueue("page", dedupe_key="k", dedupe_for=9_000)
+        end(queue, deleted.id)
+        clock.advance(3600)
+        assert queue.admin.prune(older_than=60).jobs == 1
+        for seal in (False, True):
+            with queue.group("g", seal=seal) as group:
+                group.enqueue("page", dedupe_key="k", dedupe_for=9_000)
+        with queue.group("other") as group:
+            group.enqueue("page", dedupe_key="k", dedupe_for=9_000)
+        fold(queue)
+        found = queue.groups.get("g"), queue.groups.get("other")
+        assert [(one.members, one.done, one.state) for one in found] == [(1, 1, "done"), (1, 1, "done")]
+        clock.advance(3600)
+        queue.admin.prune(older_than=60)
+        assert queue.groups.list() == []
+
     def test_retention_keeps_a_member_that_had_ended_before(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("page", job_id="old")
         end(queue, job.id)

@@ -62,7 +62,7 @@ class History:
             assert at_once is None or running <= max(at_once, before.get((name, key), 0)), (name, key)
 
     def running(self) -> dict[tuple[str, str], int]:
-        return {(use.limit, use.key): use.running for key in KEYS for use in self.queue.limits.show(key)}
+        return {(use.limit, use.key): use.running or 0 for key in KEYS for use in self.queue.limits.show(key)}
 
     def settle(self) -> None:
         if self.claims:

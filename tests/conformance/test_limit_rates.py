@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast import Deferred, Done, NewJob, Queue
@@ -50,6 +52,32 @@ class TestRates:
         assert tenants(queue.claim_many(limit=20)) == {"a": 3, "b": 1}
         clock.advance(seconds=2)
         assert tenants(queue.claim_many(limit=20)) == {"a": 2}
+
+    @pytest.mark.parametrize("limit", [{"burst": 10}, {"burst": 10, "weight": "n"}])
+    def test_a_cost_that_is_no_whole_number_of_microseconds_starts_no_more(
+        self, queue: Queue, clock: ManualClock, limit: dict[str, Any]
+    ) -> None:
+        queue.limits.set("api", kinds=["call"], rate=3_900, per=1, **limit)
+        queue.enqueue_many([NewJob("call") for _ in range(50)])
+        starts = []
+        for _ in range(4):
+            starts.append(len(queue.claim_many(limit=50, lease=600)))
+            clock.advance(0.002)
+        # A burst, and then 7.8 in 2 ms.
+        assert starts[0] == 10
+        assert sum(starts) <= 10 + 3 * 7.8
+
+    def test_what_starts_is_counted_and_not_what_runs(self, queue: Queue, clock: ManualClock) -> None:
+        queue.limits.set("api", kinds=["call"], rate=4, per=4)
+        enqueue(queue, 2)
+        claims = queue.claim_many(limit=9, lease=600)
+        assert [(use.running, use.left) for use in queue.limits.show("all")] == [(None, 2)]
+        assert "limit api for key all has room: 2 of 4 starts left" in [
+            reason.text for reason in queue.why(enqueue(queue, 1)[0]).reasons
+        ]
+        clock.advance(2)
+        assert queue.limits.show("all") == []
+        finish(queue, claims)
 
     def test_a_job_needs_room_at_both_its_gates(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("api", kinds=["call"], rate=3, per=30)
@@ -116,6 +144,23 @@ class TestClosing:
         assert "it opens when what runs now has ended" in queue.why(parked.id).summary
         finish(queue, probe)
         assert len(queue.claim_many(limit=9)) == 3
+
+    def test_what_runs_already_at_a_rate_does_not_keep_a_closed_key_closed(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.limits.set("llm", kinds=["call"], key="given", rate=1_000)
+        enqueue(queue, 6, limit_key="a")
+        first, second, *_ = queue.claim_many(limit=3, lease=600)
+        queue.settle(first, Deferred(after=20, closes=True))
+        queue.settle(second, Deferred(after=5, closes=True))
+        assert [use.closed for use in queue.limits.show("a")] == [True]
+        clock.advance(19)
+        assert queue.claim_many(limit=9, lease=600) == []
+        clock.advance(2)
+        probe = queue.claim_many(limit=9, lease=600)
+        assert (len(probe), queue.claim_many(limit=9)) == (1, [])
+        finish(queue, probe)
+        assert len(queue.claim_many(limit=9, lease=600)) == 4
 
     def test_a_probe_may_close_it_again(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("llm", kinds=["call"], rate=1_000)

@@ -28,8 +28,8 @@ def end(queue: Queue, claim: SessionClaim, outcome: Any = None) -> None:
 
 
 def running(queue: Queue, key: str = "default") -> tuple[int, int]:
-    [use] = queue.limits.show(key)
-    return use.running, use.parked
+    use = next(iter(queue.limits.show(key)), None)
+    return (0, 0) if use is None else (use.running or 0, use.parked)
 
 
 def test_a_session_whose_head_has_no_room_is_skipped_until_another_ends(limited: Queue) -> None:

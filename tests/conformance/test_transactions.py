@@ -5,8 +5,10 @@ Every store must pass this file unchanged. The SQL of the tests works on every e
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -21,6 +23,7 @@ from holdfast import (
     InvalidInput,
     JobNotFound,
     LeaseLost,
+    Misconfigured,
     NewJob,
     Outcome,
     Queue,
@@ -370,6 +373,43 @@ class TestTheEndOfATransaction:
             tx.enqueue("ship")
         assert queue.enqueue("ship").created
         assert stored(queue) == 1
+
+
+class TestCallsAtTheSameTime:
+    """A refused call undoes what it has written, not what others have written since it began."""
+
+    def test_of_several_threads_each_is_stored_or_refused(self, queue: Queue) -> None:
+        with queue.transaction() as tx, ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(tx.enqueue, "ship", number % 2, job_id=str(number // 2)) for number in range(40)]
+            outcomes = [call.exception() is None for call in calls]
+
+        assert outcomes.count(True) == 20
+        assert {job.id for job in queue.jobs()} == {str(number) for number in range(20)}
+
+    def test_of_several_tasks_each_is_stored_or_refused(self, harness: Harness) -> None:
+        async def scenario() -> None:
+            async with harness.open_async() as queue:
+                async with queue.transaction() as tx:
+                    calls = [tx.enqueue("ship", number % 2, job_id=str(number // 2)) for number in range(40)]
+                    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                assert sum(isinstance(one, Conflict) for one in outcomes) == 20
+                assert {job.id for job in await queue.jobs()} == {str(number) for number in range(20)}
+
+        asyncio.run(scenario())
+
+    def test_the_commit_waits_for_a_call_that_no_one_awaits(self, harness: Harness) -> None:
+        async def scenario() -> None:
+            async with harness.open_async() as queue:
+                async with queue.transaction() as tx:
+                    await tx.enqueue("ship", job_id="awaited")
+                    begun = asyncio.ensure_future(tx.enqueue("ship", job_id="begun"))
+                    await asyncio.sleep(0)
+                stored = [job.id for job in await queue.jobs()]
+                await asyncio.wait([begun])
+                assert ("begun" in stored) != isinstance(begun.exception(), Misconfigured)
+                assert "awaited" in stored
+
+        asyncio.run(scenario())
 
 
 class TestWaking:

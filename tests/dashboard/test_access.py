@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 import pytest
 
 from holdfast.dashboard.application import ACTIONS, PAGES, PUBLIC, VIEWS
@@ -217,3 +220,13 @@ def test_browsers_that_open_the_root_are_led_to_the_dashboard_and_programs_are_n
     answer = server.anonymous.get("/", Accept="text/html,*/*")
     assert (answer.status, answer.headers["location"]) == (307, "/dashboard/")
     assert server.anonymous.get("/").code == "not_found"
+
+
+def test_without_its_packages_the_import_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = "holdfast.dashboard", "starlette"
+    for name in [name for name in sys.modules if name.startswith(ours) or name.split(".")[0] == theirs]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, theirs, None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"\.\[server\]"):
+        import_module(ours)

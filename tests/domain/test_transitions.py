@@ -430,13 +430,17 @@ def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: JobRow) -> None:
         state="ready", attempt=job.attempt - 1, epoch=job.epoch - 1, cancel_requested=0, deadline_at_ms=None
     )
     claimed = transitions.claim(waiting, REQUEST._replace(acknowledged=0), 0, NOW).after
-    step = transitions.withdraw(claimed, lease_of(claimed), NOW)
+    step = transitions.withdraw(claimed, claimed, NOW)
     assert step is not None
     kept = ("state", "attempt", "due_at_ms", "suspect", "releases", "deferrals", "failure", "unacknowledged")
     assert [getattr(step.after, name) for name in kept] == [getattr(waiting, name) for name in kept]
     assert step.after.epoch == waiting.epoch + 1
-    assert transitions.withdraw(claimed, lease_of(claimed)._replace(epoch=1_000), NOW) is None
-    assert transitions.withdraw(step.after, lease_of(claimed), NOW) is None
+    assert transitions.withdraw(claimed, claimed._replace(epoch=1_000), NOW) is None
+    assert transitions.withdraw(step.after, claimed, NOW) is None
+    # The caller of the same claim, sent again, has acknowledged it.
+    acknowledged = transitions.heartbeat(claimed, lease_of(claimed), 1, NOW, acknowledges=True)
+    assert transitions.withdraw(acknowledged, claimed, NOW) is None
+    assert transitions.withdraw(acknowledged, acknowledged, NOW) is not None
 
 
 @given(acknowledged_jobs())

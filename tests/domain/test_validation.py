@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from math import nan
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from holdfast import InvalidInput
-from holdfast.domain import limits, validation
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.outcomes import check_outcome
 
 SOUND_NAMES = [
     "a",
@@ -238,3 +241,34 @@ class TestMoments:
         with pytest.raises(InvalidInput) as caught:
             validation.timestamp_ms(value, "run_at")
         assert caught.value.field == "run_at"
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("has no text")
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 1_000_000, 10**5000, nested(5000), Unprintable(), {"a": "b" * 10_000}],
+    ids=["text", "integer", "list", "unprintable", "dict"],
+)
+def test_a_message_shows_an_invalid_value_of_any_type_and_size_in_short(value: object) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: validation.flag(value, "force"),
+        lambda: validation.one_of(value, "state", ("done",)),
+        lambda: check_outcome(value, tenant="a", fresh_id=str),  # type: ignore[arg-type]
+        lambda: strict_json.encode({(value if isinstance(value, int) else 1): 1}, "payload", 1000),
+        lambda: strict_json.encode({"k" * 1_000_000: nan}, "payload", 10_000_000),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput) as refused:
+            call()
+        assert len(str(refused.value)) < 500

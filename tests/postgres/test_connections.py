@@ -313,6 +313,36 @@ print(queue.settle(claim, holdfast.Done()).state, queue.counts())
         result = subprocess.run(options, capture_output=True, text=True, check=True, timeout=60)
         assert result.stdout.splitlines() == ["still open: 1", "done {'done': 1, 'ready': 2, 'running': 1}"]
 
+    @pytest.mark.parametrize("opening", ["with queue.transaction()", "async with async_queue.transaction()"])
+    def test_a_process_forked_within_a_transaction_leaves_its_connection_alone(
+        self, url: str, schema: str, opening: str
+    ) -> None:
+        program = f"""
+import asyncio, os, sys
+import holdfast
+options = {{"url": sys.argv[1], "schema": sys.argv[2]}}
+queue, async_queue = holdfast.connect(**options), holdfast.connect_async(**options)
+async def main():
+    child = None
+    try:
+        {opening} as transaction:
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                stored = transaction.enqueue("mail", job_id="stored")
+                if asyncio.iscoroutine(stored):
+                    await stored
+    except holdfast.errors.Misconfigured as error:
+        print(str(error)[:31], flush=True)
+    if not child:
+        os._exit(0)
+asyncio.run(main())
+print(queue.counts())
+"""
+        options = [sys.executable, "-c", program, url, schema]
+        result = subprocess.run(options, capture_output=True, text=True, check=True, timeout=60)
+        assert result.stdout.splitlines() == ["this process was forked while a", "{'ready': 1}"]
+
 
 def test_work_that_fails_after_its_caller_was_cancelled_leaves_no_error_for_the_event_loop_to_log() -> None:
     logged: list[dict[str, Any]] = []

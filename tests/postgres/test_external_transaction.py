@@ -166,6 +166,22 @@ def test_two_callers_with_the_same_key_make_one_job(queue: holdfast.Queue, own: 
     assert [(answer.id, answer.created) for answer in answers] == [("first", False)]
 
 
+def test_calls_of_several_tasks_on_one_connection_do_not_overlap(url: str, schema: str) -> None:
+    async def scenario() -> None:
+        async with (
+            holdfast.connect_async(url, schema=schema) as queue,
+            await psycopg.AsyncConnection.connect(url) as own,
+        ):
+            await queue.migrate()
+            calls = [queue.within(own).enqueue("mail", number % 2, job_id=str(number // 2)) for number in range(40)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            await own.commit()
+            assert sum(isinstance(one, Conflict) for one in outcomes) == 20
+            assert await queue.counts() == {"ready": 20}
+
+    asyncio.run(scenario())
+
+
 def test_awaited_connections_are_joined_too(url: str, schema: str) -> None:
     async def scenario() -> None:
         async with (

@@ -44,8 +44,8 @@ CAMEL_CASE = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 def texts() -> Iterator[Path]:
-    """Yield the files with text for users and maintainers, except the changelog, which quotes former names."""
-    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    """Yield the files with text for users and maintainers."""
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
     yield from sorted(path for path in (ROOT / "docs").rglob("*") if path.suffix in {".md", ".json"})
     yield from sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql"})
 

@@ -77,6 +77,24 @@ def test_problems_are_the_errors_of_the_library(served: Server) -> None:
     assert (refused.field, refused.limit) == ("payload", 5)
 
 
+@pytest.mark.parametrize("name", [".", "..", "a/..", "%2e"])
+def test_names_that_look_like_steps_of_a_path_are_names(served: Server, name: str) -> None:
+    with connected(served) as queue:
+        queue.enqueue("a", job_id=name)
+        queue.enqueue("b", session=name)
+        assert queue.get(name).kind == "a"
+        assert queue.cancel(name).state == "cancelled"
+        assert queue.requeue(name).state == "ready"
+        turn = queue.sessions.claim(name)
+        assert turn is not None
+        queue.sessions.heartbeat(turn)
+        queue.sessions.settle(turn, Done())
+        assert queue.sessions.get(name).session == name
+        claim = queue.claim(kinds=["a"])
+        assert claim is not None
+        assert queue.progress(claim, percent=5).id == name
+
+
 def test_a_token_limits_the_client_and_is_never_shown(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with connected(server, "produce", tenant="acme", priority_max=5) as queue:

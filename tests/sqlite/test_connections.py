@@ -166,6 +166,21 @@ class TestWithin:
 
         asyncio.run(scenario())
 
+    def test_calls_of_several_tasks_on_an_aiosqlite_connection_do_not_overlap(self, path: str) -> None:
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            await queue.migrate()
+            async with aiosqlite.connect(path, isolation_level=None) as own:
+                await own.execute("begin immediate")
+                calls = [queue.within(own).enqueue("mail", n % 2, job_id=str(n // 2)) for n in range(40)]
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                await own.execute("commit")
+            assert sum(isinstance(one, holdfast.Conflict) for one in outcomes) == 20
+            assert await queue.counts() == {"ready": 20}
+            await queue.close()
+
+        asyncio.run(scenario())
+
     def test_an_aiosqlite_connection_to_another_file_is_refused(self, path: str, tmp_path: Path) -> None:
         async def scenario() -> None:
             queue = holdfast.connect_async(path)

@@ -103,3 +103,45 @@ print(codes, queue.counts())
     )
 
     assert output == "[0, 0] {'ready': 4}\n"
+
+
+_IN_TRANSACTION = """
+import subprocess, sys
+waits, wakes = os.pipe()
+child = None
+try:
+    with queue.transaction() as transaction:
+        transaction.enqueue("mail", job_id="of the parent")
+        child = os.fork()
+        if child == 0:
+            os.read(waits, 1)
+            {child}
+except holdfast.errors.Misconfigured as error:
+    print(str(error)[:32], flush=True)
+if child == 0:
+    os._exit(0)
+queue.enqueue("mail", job_id="after it")
+{parent}
+os.write(wakes, b".")
+os.waitpid(child, 0)
+print(sorted(job.id for job in queue.jobs().jobs))
+"""
+
+
+@pytest.mark.slow("starts an interpreter")
+@pytest.mark.parametrize("child", ["pass", 'transaction.enqueue("mail")', 'transaction.execute("select 1")'])
+def test_a_process_forked_within_a_transaction_does_not_commit_it(tmp_path: Path, child: str) -> None:
+    output = run(tmp_path, _IN_TRANSACTION.format(child=child, parent=""))
+
+    assert output == "this process was forked while a \n['after it', 'first', 'of the parent']\n"
+
+
+@pytest.mark.slow("starts two interpreters")
+def test_the_end_of_a_process_forked_within_a_transaction_deletes_no_log_of_others(tmp_path: Path) -> None:
+    """The last connection that is closed copies the log into the file, as it knows it, and deletes it."""
+    other = "import os, holdfast; holdfast.connect('jobs.db').enqueue('mail', job_id='of another'); os._exit(9)"
+    parent = f"queue.close(); subprocess.run([sys.executable, '-c', {other!r}])"
+
+    output = run(tmp_path, _IN_TRANSACTION.format(child="sys.exit()", parent=parent))
+
+    assert output == "['after it', 'first', 'of another', 'of the parent']\n"

@@ -1,6 +1,7 @@
 """Entry point of the `holdfast` command. Checks that the optional packages are installed before importing them."""
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    _open_streams()
     if _command(sys.argv[1:]) in _RUN_UNTIL_SIGNAL:
         _exit_on_signals()
     try:
@@ -33,11 +35,24 @@ def _run() -> None:
     if not _installed():
         sys.stderr.write(f"{MISSING}\n")
         sys.exit(2)
+    if os.environ.get("COLUMNS") == "0":
+        # The terminal did not tell its width, as in some containers.
+        del os.environ["COLUMNS"]
     # Substitute characters that the terminal's encoding cannot represent, instead of failing.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     importlib.import_module("holdfast.cli.root").root.main(prog_name="holdfast")
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed, as for some services: another file would get their descriptors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            if descriptor == number:
+                setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _command(arguments: Sequence[str]) -> str | None:

@@ -2,11 +2,12 @@
 
 import click
 
-from holdfast import json_view
+from holdfast import Queue, json_view
 from holdfast.cli import errors, formatting, params, tables
 from holdfast.cli.options import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
-from holdfast.domain import groups as group_rules, routing
+from holdfast.domain import groups as group_rules, limits, routing, serving
+from holdfast.domain.job import State
 
 _tenant = click.option("--tenant", default=routing.DEFAULT_NAME, show_default=True, help="The tenant of the group.")
 
@@ -112,10 +113,29 @@ def _sentence(one: group_rules.JobGroup) -> str:
 @pass_terminal
 def wait(terminal: Terminal, name: str, timeout: float, tenant: str) -> int:
     """Wait until all members of a group have ended."""
-    with terminal.queue() as queue, terminal.busy(f"waiting for group {name}"):
-        one = queue.groups.wait(name, timeout=timeout, tenant=tenant)
+    with terminal.queue() as queue:
+        for text in _unserved(queue, queue.groups.get(name, tenant=tenant)):
+            terminal.note(text)
+        with terminal.busy(f"waiting for group {name}"):
+            one = queue.groups.wait(name, timeout=timeout, tenant=tenant)
     terminal.report(json_view.group(one), _sentence(one))
     return errors.OK if one.state == "done" else errors.REFUSED
+
+
+def _unserved(queue: Queue, group: group_rules.JobGroup) -> list[str]:
+    """Return which waiting members no live worker takes, of the first of them."""
+    states: tuple[State, ...] = ("ready", "scheduled", "parked")
+    waiting = [
+        job for state in states for job in queue.jobs(group=group.name, tenant=group.tenant, state=state, limit=100)
+    ]
+    served = dict.fromkeys((job.lane, job.kind, tuple(job.requires)) for job in waiting)
+    paused = {lane.name for lane in queue.lanes.list() if lane.state == "paused"} if served else set()
+    workers = queue.admin.workers(limit=limits.PAGE_MAX) if served else []
+    found = []
+    for lane, kind, requires in served:
+        if (reason := serving.unserved_reason(lane, kind, requires, workers, paused)) is not None:
+            found.append(f"members of {kind} in lane {lane}: {serving.reason_text(reason, requires, 2)}")
+    return found
 
 
 @groups.command(

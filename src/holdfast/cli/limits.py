@@ -137,6 +137,8 @@ def show(terminal: Terminal, key: str) -> None:
 
 
 def _running(one: KeyUse) -> str:
+    if one.running is None:
+        return "-"
     return str(one.running) if one.concurrency is None else f"{one.running} of {one.concurrency}"
 
 

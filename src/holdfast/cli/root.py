@@ -1,5 +1,6 @@
 """The root command `holdfast`: imports each command when it is used, and converts errors to exit codes."""
 
+import errno
 import importlib
 import os
 import sys
@@ -13,6 +14,8 @@ from holdfast import HoldfastError, version
 from holdfast.cli import errors, options
 from holdfast.cli.terminal import Terminal
 
+# Why standard output takes no more, besides a closed pipe.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_HOLDFAST_COMPLETE"
 # The script calls compdef, which exists only after compinit has run.
@@ -135,6 +138,11 @@ class Root(options.Group):
             sys.exit(errors.report_error(error, as_json="--json" in arguments))
         except click.Abort:
             sys.exit(errors.INTERRUPTED)
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            _drop_output()
+            sys.exit(errors.report_error(_unwritten(error), as_json="--json" in arguments))
         sys.exit(result if isinstance(result, int) else errors.OK)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -142,9 +150,22 @@ class Root(options.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader closed the pipe, as `head` does. Buffered output must not fail again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader closed the pipe, as `head` does.
+            _drop_output()
             return errors.BROKEN_PIPE
+
+
+def _unwritten(error: OSError) -> errors.CommandError:
+    return errors.CommandError(
+        f"the output cannot be written: {error.strerror}",
+        hint="what the command has done stays done",
+        code="output_failed",
+    )
+
+
+def _drop_output() -> None:
+    """Drop buffered output, which must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command(cls=Root, epilog=EPILOG)

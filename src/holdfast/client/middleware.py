@@ -221,7 +221,7 @@ def check_middleware(middleware: Iterable[object]) -> tuple[Middleware, ...]:
     for index, one in enumerate(middleware):
         if not isinstance(one, Middleware):
             hint = "; pass an object, not the class" if isinstance(one, type) else ""
-            raise errors.InvalidInput(f"middleware[{index}]", f"must be a Middleware, not {one!r}{hint}")
+            raise errors.InvalidInput(f"middleware[{index}]", f"must be a Middleware, not {errors.shown(one)}{hint}")
         for name in ("enqueue", "claim", "run", "settle"):
             if not isgeneratorfunction(unwrap(getattr(type(one), name))):
                 raise errors.InvalidInput(

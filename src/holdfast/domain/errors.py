@@ -42,6 +42,7 @@ Each leaf has a stable `code`, the same in the library, on the command line and 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -470,3 +471,15 @@ class StoreDamaged(Misconfigured):
     """The file is not a valid database; restore it from a backup."""
 
     code = "store_damaged"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
+
+
+def shown(value: object) -> str:
+    """Return *value*, an invalid argument of any type, for a message: shortened, or its type."""
+    try:
+        return _REPR.repr(value)
+    except Exception:  # an integer of thousands of digits, or code of the caller
+        return f"a value of type {type(value).__name__}"

@@ -108,4 +108,4 @@ def merged(counts: Iterable[FailureCount]) -> list[tuple[FailureCount, Sequence[
             hour_before=sum(one.hour_before for one in same),
         )
         sums.append((total, sorted({one.tenant for one in same}), sorted({one.lane for one in same})))
-    return sorted(sums, key=lambda one: -one[0].last_at_ms)
+    return sorted(sums, key=lambda one: (-one[0].last_at_ms, one[0].print.fingerprint))

@@ -21,6 +21,8 @@ _JOINED: Final = " / "
 """Between the parts of a key."""
 _SOURCES: Final = (ALL, "tenant", "affinity", "given")
 _YEARS_MAX: Final = 100
+_LIGHT_US: Final = 100
+"""A unit of weight that takes less time is light."""
 _FILL_US_MAX: Final = _YEARS_MAX * 366 * limits.DAY_MS * 1000
 """How long a burst may take to fill, and a debt to be paid off: a longer time would not fit the store."""
 
@@ -80,8 +82,8 @@ class KeyUse:
     """The name of the limit."""
     key: str
     """The key."""
-    running: int
-    """How many jobs of the key run."""
+    running: int | None
+    """How many jobs of the key run; None if the limit is a rate of starts, which counts only these."""
     parked: int
     """How many wait for room, counted up to 10,000."""
     concurrency: int | None
@@ -143,14 +145,44 @@ class LimitRow(NamedTuple):
         """Which jobs are counted and how: a change of it starts with new gates."""
         return (self.kinds, self.lanes, self.key_source)
 
+    @property
+    def counts_running(self) -> bool:
+        """Return whether its gates count running jobs; those of a rate of starts do so only when closed."""
+        return self.concurrency is not None or self.weight is not None
+
+    @property
+    def _unit_us(self) -> int:
+        return -(-(self.period_ms or 0) * 1000 // (self.rate or 1))
+
+    @property
+    def _counts_units(self) -> bool:
+        """Return whether the cost of each unit is rounded, so that a burst is what so many of them use up.
+
+        Of light ones the sum is: each takes so little time that rounding it would slow the rate down.
+        """
+        return self.weight is None or self._unit_us >= _LIGHT_US
+
     def cost_us(self, weight: int) -> int:
-        """Return the microseconds of the full rate that a start of this weight uses up, rounded down."""
-        return weight * (self.period_ms or 0) * 1000 // (self.rate or 1)
+        """Return the microseconds of the full rate that a start uses up, rounded up: a rate is never exceeded."""
+        if self._counts_units:
+            return weight * self._unit_us
+        return -(-weight * (self.period_ms or 0) * 1000 // (self.rate or 1))
+
+    def weight_within(self, left_us: int) -> int:
+        """Return the largest weight that costs no more."""
+        if self._counts_units:
+            return left_us // self._unit_us
+        return left_us * (self.rate or 1) // ((self.period_ms or 1) * 1000)
+
+    @property
+    def burst_us(self) -> int:
+        """How far starts may use the rate up."""
+        return self.cost_us(self.burst or 1)
 
     def used_until_us(self, until_us: int, weight: int, now_ms: int) -> int:
         """Return the time up to which the rate is used up after starts of this weight."""
         now_us = now_ms * 1000
-        latest_us = now_us + self.cost_us(self.burst or 1) + _FILL_US_MAX
+        latest_us = now_us + self.burst_us + _FILL_US_MAX
         return min(max(until_us, now_us) + self.cost_us(weight), latest_us)
 
     def weight_of(self, job: JobRow, given: int | None) -> int:
@@ -196,7 +228,7 @@ class Room:
         if gate.closed_until_ms:
             self.jobs = 0 if gate.closed_until_ms > now_ms or running else min(self.jobs, 1)
         self._used_us = max(gate.until_us, now_ms * 1000)
-        self._left_us = limit.cost_us(limit.burst or 1) + now_ms * 1000 - self._used_us
+        self._left_us = limit.burst_us + now_ms * 1000 - self._used_us
 
     def admits(self, weight: int = 1) -> bool:
         """Return whether a job may start. One that weighs more than the burst starts once nothing of it is used."""
@@ -223,8 +255,7 @@ class Room:
         limit = self._limit
         if limit.rate is None or limit.period_ms is None:
             return None
-        # The largest weight whose cost, which is rounded down, is left.
-        return ((self._left_us + 1) * limit.rate - 1) // (limit.period_ms * 1000)
+        return limit.weight_within(self._left_us)
 
     def opens_at_ms(self, weight: int = 1) -> int | None:
         """Return when a job may start, if time alone decides; None if it may now, or if others have to end."""
@@ -245,7 +276,7 @@ class Room:
 
 def used_at_most_us(limit: LimitRow, starts: int, now_ms: int) -> int:
     """Return up to when a rate may be used up so that so many jobs of weight 1 start: as `Room`, for many keys."""
-    return now_ms * 1000 + limit.cost_us(limit.burst or 1) - starts * limit.cost_us(1)
+    return now_ms * 1000 + limit.burst_us - starts * limit.cost_us(1)
 
 
 def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
@@ -254,7 +285,8 @@ def corrected(limit: LimitRow, gate: Gate, weight: int, now_ms: int) -> Gate:
         return gate
     if weight > 0:
         return gate._replace(until_us=limit.used_until_us(gate.until_us, weight, now_ms))
-    return gate._replace(until_us=max(gate.until_us - limit.cost_us(-weight), 0))
+    # The cost of a negative weight is rounded up as well, so that what is returned is rounded down.
+    return gate._replace(until_us=max(gate.until_us + limit.cost_us(weight), 0))
 
 
 def bounded(limit: LimitRow, gate: Gate, now_ms: int) -> Gate:
@@ -262,7 +294,7 @@ def bounded(limit: LimitRow, gate: Gate, now_ms: int) -> Gate:
 
     Where weights differ, jobs may have used more; periodic maintenance corrects these.
     """
-    most_us = now_ms * 1000 + limit.cost_us(limit.burst or 1)
+    most_us = now_ms * 1000 + limit.burst_us
     if limit.weight is not None or limit.rate is None or gate.until_us <= most_us:
         return gate
     return gate._replace(until_us=most_us)
@@ -282,7 +314,7 @@ def rescaling(before: LimitRow, after: LimitRow) -> Rescaling | None:
     if not (before.rate and before.period_ms and after.rate and after.period_ms):
         return None
     factor = after.period_ms * before.rate / (before.period_ms * after.rate)
-    return None if factor == 1 else Rescaling(factor, after.cost_us(after.burst or 1) + _FILL_US_MAX)
+    return None if factor == 1 else Rescaling(factor, after.burst_us + _FILL_US_MAX)
 
 
 PROBED: Final = 1

@@ -162,7 +162,9 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
         case Released():
             return CheckedOutcome(outcome, _digest("released"))
         case _:
-            raise errors.InvalidInput("outcome", f"must be Done, Failed, Deferred or Released, not {outcome!r}")
+            raise errors.InvalidInput(
+                "outcome", f"must be Done, Failed, Deferred or Released, not {errors.shown(outcome)}"
+            )
 
 
 def check_plain(outcome: Outcome, alike: CheckedOutcome | None = None) -> CheckedOutcome | None:

@@ -386,6 +386,8 @@ class Opening(NamedTuple):
     lease_token: str
     lease_ms: int
     take_over: bool
+    resent: bool
+    """Whether the caller chose the token, so that an earlier call may have sent the same request."""
 
 
 def holds_session(session: Session | None, lease: SessionLease, now: Now) -> bool:

@@ -17,6 +17,9 @@ from holdfast.domain import errors, limits
 Json: TypeAlias = Any
 """A JSON value: None, a bool, a number, a string, a list, or a dict with string keys."""
 
+_KEY_CHARS_SHOWN = 100
+"""How much of a key the path of an invalid value shows."""
+
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
@@ -123,7 +126,7 @@ def _refuse(value: object, field: str, depth: int = 0) -> None:
         case dict():
             for key, item in value.items():
                 _refuse_key(key, field)
-                _refuse(item, f"{field}.{key}", depth + 1)
+                _refuse(item, f"{field}.{key[:_KEY_CHARS_SHOWN]}", depth + 1)
         case _:
             remedy = "convert it to a string, number, list or dict"
             raise errors.InvalidInput(field, f"a value of type {type(value).__name__} is not JSON; {remedy}")
@@ -131,7 +134,9 @@ def _refuse(value: object, field: str, depth: int = 0) -> None:
 
 def _refuse_key(key: object, field: str) -> None:
     if not isinstance(key, str):
-        raise errors.InvalidInput(field, f"has the key {key!r} of type {type(key).__name__}; keys are strings")
+        raise errors.InvalidInput(
+            field, f"has the key {errors.shown(key)} of type {type(key).__name__}; keys are strings"
+        )
     _refuse_text(key, f"{field} (a key)")
 
 

@@ -104,12 +104,15 @@ def progress(job: JobRow, fence: JobFence, phase: str | None, percent: float | N
     )
 
 
-def withdraw(job: JobRow, fence: JobFence, now: Now) -> Transition | None:
-    """Return *job* as before a claim whose caller was gone when it was granted; None if the claim has ended.
+def withdraw(job: JobRow, leased: JobRow, now: Now) -> Transition | None:
+    """Return *job* as before a claim, which *leased* it to a caller that was gone; None if the claim has ended.
 
     No attempt is used up and no release counted. The epoch stays incremented, as after any claim.
     """
-    if (job.state, job.epoch, job.lease_token) != ("running", fence.epoch, fence.lease_token):
+    if (job.state, job.epoch, job.lease_token) != ("running", leased.epoch, leased.lease_token):
+        return None
+    if job.unacknowledged < leased.unacknowledged:
+        # The same claim was sent again, and its caller has acknowledged the job.
         return None
     return _not_started(job, max(job.unacknowledged - 1, 0), now)
 

@@ -123,14 +123,16 @@ def number(value: object, field: str, low: float, high: float) -> float:
 def flag(value: object, field: str) -> bool:
     """Return *value* if it is true or false."""
     if not isinstance(value, bool):
-        raise errors.InvalidInput(field, f"must be true or false, not {value!r}")
+        raise errors.InvalidInput(field, f"must be true or false, not {errors.shown(value)}")
     return value
 
 
 def one_of(value: Any, field: str, allowed: tuple[Any, ...]) -> Any:
     """Return *value* if it is among *allowed*."""
     if value not in allowed:
-        raise errors.InvalidInput(field, f"is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+        raise errors.InvalidInput(
+            field, f"is {errors.shown(value)}; it must be one of {', '.join(map(repr, allowed))}"
+        )
     return value
 
 

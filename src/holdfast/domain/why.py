@@ -211,7 +211,7 @@ def _limit(facts: GateFacts) -> Reason:
     detail: dict[str, Json] = {
         "limit": limit.name,
         "key": gate.key,
-        "running": facts.running,
+        "running": facts.running if limit.counts_running else None,
         "parked": facts.parked,
         "concurrency": limit.concurrency,
         "rate": limit.rate,
@@ -220,6 +220,8 @@ def _limit(facts: GateFacts) -> Reason:
     if limit.weight is not None:
         detail |= {"needs": facts.weight, "left": room.left}
     used = f"{facts.running} of {limit.concurrency} running" if limit.concurrency else f"{facts.running} running"
+    if not limit.counts_running:
+        used = f"{room.left:,} of {limit.burst:,} starts left"
     if limit.weight is not None:
         used = f"{used}, {room.left:,} {limit.weight} left, {facts.weight:,} needed"
     where = f"limit {limit.name} for key {gate.key}"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.domain import clock, errors, events, limits, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, check_repeated, fence_of, row_fence
-from holdfast.domain.job import JobRow, job_of
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, check_repeated, row_fence
+from holdfast.domain.job import JobRow, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import SessionRequest
@@ -144,7 +144,7 @@ async def undo_claims(
     jobs = await tx.refresh(leased)
     now = await tx.now()
     decided = [
-        transitions.withdraw(jobs[claim.job.number], fence_of(claim), now)
+        transitions.withdraw(jobs[claim.job.number], row_of(claim.job), now)
         for claim in leased
         if claim.job.number in jobs
     ]

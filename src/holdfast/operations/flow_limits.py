@@ -29,8 +29,9 @@ def _named(routing: RoutingTable, name: str) -> LimitRow:
 async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
     """Store a limit, or change the one of its name.
 
-    Claims hold the routing until they commit, so that every later one applies the limit. Jobs that run already are
-    counted if the limit is new, concerns other jobs than before, or did not limit how many run.
+    Claims hold the routing until they commit, so that every later one applies the limit. If it counts running jobs,
+    those that run already are counted if the limit is new, concerns other jobs than before, or did not limit how many
+    run.
     """
     await tx.lock_routing()
     routing = await tx.routing()
@@ -52,7 +53,10 @@ async def set_limit(tx: StoreTransaction, new: LimitRow, actor: str) -> Limit:
     if stored is not None:
         await tx.wake_gates_of_limit(stored.number)
     routing = await tx.routing()
-    if stored is None or new.number != stored.number or (stored.concurrency is None and new.concurrency is not None):
+    counted = stored if stored is not None and new.number == stored.number else None
+    if new.counts_running and (
+        counted is None or not counted.counts_running or (counted.concurrency is None and new.concurrency is not None)
+    ):
         await gates.count_running(tx, routing, new)
     _notify(tx, routing, new)
     await tx.append_audit(actor, "limits.set", new.name, {"key": new.key_source}, now)
@@ -106,26 +110,27 @@ async def findings(tx: StoreTransaction) -> list[Finding]:
 
 
 async def show_key(tx: StoreTransaction, key: str) -> list[KeyUse]:
-    """Return how a key uses each limit that has a gate for it."""
+    """Return how a key uses each limit; one that it does not use now is left out, although its gate may exist."""
     routing = await tx.routing()
     now_ms = (await tx.now()).wall_ms
     found = await tx.gates_of_key(key)
     uses = await tx.gate_uses([gate.number for gate in found])
     shown = []
     for gate in found:
-        limit = routing.limits[gate.limit]
-        running = uses[gate.number].running
-        room = domain_gates.Room(limit, gate, running, now_ms)
-        shown.append(
-            KeyUse(
-                limit.name,
-                gate.key,
-                running,
-                await tx.count_parked(gate.number, limits.BACKLOG_COUNTED_MAX),
-                limit.concurrency,
-                validation.optional_datetime_of(room.opens_at_ms()),
-                gate.closed_until_ms > now_ms,
-                room.left,
+        limit, use = routing.limits[gate.limit], uses[gate.number]
+        room = domain_gates.Room(limit, gate, use.running, now_ms)
+        is_rate_used = room.left is not None and room.left < (limit.burst or 1)
+        if any(use) or gate.closed_until_ms or is_rate_used:
+            shown.append(
+                KeyUse(
+                    limit.name,
+                    gate.key,
+                    use.running if limit.counts_running else None,
+                    await tx.count_parked(gate.number, limits.BACKLOG_COUNTED_MAX),
+                    limit.concurrency,
+                    validation.optional_datetime_of(room.opens_at_ms()),
+                    gate.closed_until_ms > now_ms,
+                    room.left,
+                )
             )
-        )
     return shown

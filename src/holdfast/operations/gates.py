@@ -55,7 +55,10 @@ async def admit(
             parked.append((job, refusing))
     await _park(tx, routing, parked, now)
     # Others may wait where a job was offered room, or waited, that it does not use.
-    moved = {gate for job, used in (*admitted, *parked) if (gate := at[job.seq].gate) is not None and gate != used}
+    uses_of = {job.seq: {numbers[key] for key in keys[job.seq]} for job, _ in admitted} | {
+        job.seq: {gate} for job, gate in parked
+    }
+    moved = {gate for seq, used in uses_of.items() if (gate := at[seq].gate) is not None and gate not in used}
     await tx.add_wakes("gate", sorted(moved))
     await rooms.write(tx, {gate for _, gate in parked})
     return admitted
@@ -108,8 +111,9 @@ class _Rooms:
         self._refused.setdefault(gate, weight)
 
     def counting(self, mine: Iterable[int]) -> int | None:
-        """Return the gate that counts the running job: the one that limits how many run, or else any."""
-        return max(mine, key=lambda gate: self._limits[gate].concurrency is not None, default=None)
+        """Return the gate that counts the running job, if one does: the one that limits how many run, or else any."""
+        counting = [gate for gate in mine if self._limits[gate].counts_running or self._locked[gate].closed_until_ms]
+        return max(counting, key=lambda gate: self._limits[gate].concurrency is not None, default=None)
 
     async def write(self, tx: StoreTransaction, refusing: set[int]) -> None:
         """Write the starts, and let jobs that wait for a time be looked at when it has come."""
@@ -147,6 +151,14 @@ async def admit_turn(
 async def _park(tx: StoreTransaction, routing: RoutingTable, parked: Sequence[tuple[JobRow, int]], now: Now) -> None:
     await apply_transitions(tx, routing, [transitions.park(job) for job, _ in parked], now)
     await tx.set_gates([(gate, job.seq) for job, gate in parked])
+
+
+async def close(tx: StoreTransaction, routing: RoutingTable, job: JobRow, until_ms: int) -> None:
+    """Close the key of a job until a time: the one by which running jobs are counted, or else that of its rate."""
+    at = (await tx.jobs_at_gates([job.seq]))[job.seq]
+    keys = _keys(routing, job, at)
+    if keys:
+        await tx.close_gate(max(keys, key=lambda key: routing.limits[key[0]].concurrency is not None), until_ms)
 
 
 async def replace_given(

@@ -81,13 +81,15 @@ async def _join(tx: StoreTransaction, stored: groups.StoredGroup, jobs: Sequence
     found = {job.seq: job for job in await tx.jobs_by_seq(sorted(existing))} if existing else {}
     ended = {seq: job.state for seq, job in found.items() if job.finished}
     # The others are duplicates of jobs that retention has deleted: only how they ended is left.
-    deleted = [state for seq, state in existing.items() if seq not in found]
-    seqs = [one for one in dict.fromkeys(one.job.number for one in jobs) if one in found or one not in existing]
+    deleted = {seq: state for seq, state in existing.items() if seq not in found}
+    seqs = [one for one in dict.fromkeys(one.job.number for one in jobs) if one not in deleted]
     added = await tx.insert_members(stored.number, seqs, stored.members) if seqs else []
     await tx.await_jobs([seq for seq in added if seq not in ended])
-    stored = stored._replace(members=stored.members + len(added) + len(deleted))
-    for state in deleted:
-        stored = groups.counted(stored, state, 1)
+    if deleted:
+        # A place below 0: retention does not wait for these members, which a later block may add again.
+        added += await tx.insert_members(stored.number, list(deleted), -len(deleted))
+    ended |= deleted
+    stored = stored._replace(members=stored.members + len(added))
     return await _count(tx, stored, {seq: ended[seq] for seq in added if seq in ended})
 
 

@@ -104,7 +104,7 @@ async def follow_clock(tx: StoreTransaction, now: clock.Now) -> bool:
     for limit in (await tx.routing()).limits.values():
         if limit.rate is not None and limit.weight is not None:
             # Jobs may have used more than a burst: only here is it known that the clock has moved.
-            most_us = now.wall_ms * 1000 + limit.cost_us(limit.burst or 1)
+            most_us = now.wall_ms * 1000 + limit.burst_us
             await tx.shift_gates(limit.number, most_us, behind_ms * 1000)
     await tx.look_at_later_wakes(now)
     return True

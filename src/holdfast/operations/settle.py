@@ -254,7 +254,7 @@ async def _settle_each(
 async def close_gate(tx: StoreTransaction, routing: RoutingTable, checked: CheckedOutcome, after: JobRow) -> None:
     """Close the key of a job whose deferral asks for it, until the job is due again."""
     if type(checked.outcome) is Deferred and checked.outcome.closes and routing.has_limits:
-        await tx.close_gate_of(after.seq, after.due_at_ms)
+        await gates.close(tx, routing, after, after.due_at_ms)
 
 
 class _SettleCall(NamedTuple):

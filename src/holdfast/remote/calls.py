@@ -128,12 +128,24 @@ async def _acknowledged(http: Http, request: ClaimRequest, found: Sequence[Mappi
     except errors.Unavailable as error:
         # The same claim, sent again with its token, returns the same jobs.
         raise errors.OutcomeUnknown(f"the claims could not be acknowledged: {error}") from None
+    except (errors.HoldfastError, GeneratorExit):
+        raise
+    except BaseException:  # cancelled or interrupted
+        if not request.resent:
+            await http.undo(_release(http, new))
+        raise
     answers = dict(zip((one.job.number for one in new), renewals, strict=True))
     return [
         _extended(claim, answers.get(claim.job.number))
         for claim in claims
         if not isinstance(answers.get(claim.job.number), errors.HoldfastError)
     ]
+
+
+async def _release(http: Http, claims: Sequence[Claim]) -> None:
+    """Release claims that no caller has received; one whose acknowledgement arrives later has ended by then."""
+    released = [{**encode.lease(fence_of(claim)), "outcome": "released"} for claim in claims]
+    await http.post(path("settlements"), {"settlements": released})
 
 
 def _extended(claim: Claim, renewal: Renewal | errors.HoldfastError | None) -> Claim:

@@ -6,11 +6,12 @@ As with operations, the methods are coroutines. Those of `SyncHttp` never suspen
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -20,7 +21,9 @@ import httpx2
 
 from holdfast.domain import backoff, errors, strict_json
 from holdfast.remote.errors import error_of_response
-from holdfast.storage import randomness
+from holdfast.storage import cancellation, randomness
+
+log = logging.getLogger("holdfast")
 
 RETRIES: Final = backoff.RetryPolicy(first=0.05, last=1.0, calls=6)
 """How often a call is sent again if the server cannot be reached or did not answer."""
@@ -40,6 +43,10 @@ _GATEWAY_STATUSES: Final = frozenset((502, 503, 504))
 
 # The steps of a request that open a connection.
 _OPENED: Final = frozenset(("connection.connect_tcp.complete", "connection.start_tls.complete"))
+
+
+# A client or a proxy would take these names for steps within the path.
+_DOTS: Final[Mapping[str | int, str]] = {".": "%2E", "..": "%2E%2E"}
 
 
 class Request(NamedTuple):
@@ -67,7 +74,7 @@ class Response(NamedTuple):
 
 def path(*parts: str | int) -> str:
     """Return a path of names, each percent-encoded."""
-    return "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    return "/v1/" + "/".join(_DOTS.get(part) or quote(str(part), safe="") for part in parts)
 
 
 class Http(ABC):
@@ -157,6 +164,21 @@ class Http(ABC):
     async def _pause(self, seconds: float) -> None:
         """Wait before a request is sent again."""
 
+    async def undo(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run *work*, which releases what a call has leased whose caller was cancelled or interrupted."""
+        await self._undo(_log_errors(work))
+
+    @abstractmethod
+    async def _undo(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* although the caller was cancelled."""
+
+
+async def _log_errors(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except errors.HoldfastError as error:
+        log.warning("a cancelled claim could not be released and will expire: %s", error)
+
 
 class Sockets:
     """The sockets of a sync client. Another thread may shut them down, which ends the requests that wait."""
@@ -197,6 +219,9 @@ class SyncHttp(Http):
     async def _pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # never runs in an event loop
 
+    async def _undo(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+
 
 class AsyncHttp(Http):
     """Sends requests without blocking the event loop."""
@@ -210,6 +235,9 @@ class AsyncHttp(Http):
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def _undo(self, work: Coroutine[Any, Any, None]) -> None:
+        await cancellation.undo(work)
 
 
 def _request(

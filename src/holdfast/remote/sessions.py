@@ -1,5 +1,6 @@
 """What the operations on sessions do over HTTP."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,15 @@ async def claim_any_session(
     if owner is not None:
         body["session_lease"] = {"generation": owner.generation, "lease_token": owner.lease_token}
         del body["ack_ms"]
-    reply = await http.post(connection.path("turns"), _given(body), wait=wait)
+    try:
+        reply = await http.post(connection.path("turns"), _given(body), wait=wait)
+    except (errors.HoldfastError, GeneratorExit):
+        raise
+    except BaseException:  # cancelled or interrupted
+        if owner is not None and not request.resent:
+            # Without an acknowledgement to miss, the turn would be held as long as the session.
+            await http.undo(_release_owned(http, _given(body), request.lease_ms))
+        raise
     if reply["turn"] is None:
         return None
     turn = _turn(reply["turn"], request.lease_ms)
@@ -65,7 +74,27 @@ async def claim_any_session(
     except errors.Unavailable as error:
         # The same claim, sent again with its token, returns the same turn.
         raise errors.OutcomeUnknown(f"the turn could not be acknowledged: {error}") from None
+    except (errors.HoldfastError, GeneratorExit):
+        raise
+    except BaseException:  # cancelled or interrupted
+        if not request.resent:
+            await http.undo(_release(http, turn))
+        raise
     return _extended(turn, renewal)
+
+
+async def _release_owned(http: connection.Http, body: dict[str, Any], lease_ms: int) -> None:
+    """Release the turn of a claim whose response was lost: the same claim returns it."""
+    body.pop("wait", None)
+    reply = await http.post(connection.path("turns"), body)
+    if reply["turn"] is not None:
+        await _release(http, _turn(reply["turn"], lease_ms))
+
+
+async def _release(http: connection.Http, turn: session_claims.SessionClaim) -> None:
+    """Release a turn that no caller has received; an acknowledgement that arrives later finds it ended."""
+    body = {**_proof(turn), "outcome": "released"}
+    await http.post(connection.path("turns", turn.session, "settle"), body)
 
 
 def _entry_options(request: session_claims.SessionRequest, wait: float) -> dict[str, Any]:
@@ -207,7 +236,21 @@ async def open_session(http: connection.Http, opening: session_claims.Opening) -
         "take_over": opening.take_over,
         "lease_token": opening.lease_token,
     }
-    return _lease(await http.post(connection.path("sessions", opening.session, "open"), body), opening.lease_ms)
+    route = connection.path("sessions", opening.session, "open")
+    try:
+        return _lease(await http.post(route, body), opening.lease_ms)
+    except (errors.HoldfastError, GeneratorExit):
+        raise
+    except BaseException:  # cancelled or interrupted
+        if not opening.resent:
+            await http.undo(_close_opened(http, route, {**body, "take_over": False}, opening.lease_ms))
+        raise
+
+
+async def _close_opened(http: connection.Http, route: str, body: dict[str, Any], lease_ms: int) -> None:
+    """Close a session whose lease no caller has received: the same call returns it."""
+    with contextlib.suppress(errors.Conflict):  # it was not opened, and another worker owns it
+        await close_session(http, _lease(await http.post(route, body), lease_ms))
 
 
 @calls.over_http(lease_operations.renew_session)

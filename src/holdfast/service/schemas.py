@@ -567,7 +567,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "KeyUse": shape(
         limit=STRING,
         key=STRING,
-        running=INTEGER,
+        running=nullable(INTEGER),
         parked=INTEGER,
         concurrency=nullable(INTEGER),
         opens_at_ms=_MAYBE_TIME,

@@ -64,7 +64,8 @@ async def checkpoint(call: Call) -> Response:
     turn = replace(
         await _held(call), lease_ms=claims.lease_ms(call.body.get("lease", limits.LEASE_MS_DEFAULT / 1000))
     )
-    more = await call.wait_for(call.queue.sessions.checkpoint(turn, **options), None)
+    extending = call.queue.sessions.checkpoint(turn, **options)
+    more = await (call.wait_for(extending, None) if call.body.get("wait") else extending)
     return reply({"turn": None if more is None else json_view.turn(more)})
 
 

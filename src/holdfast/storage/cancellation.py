@@ -4,11 +4,20 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+# How long a cancelled caller waits for its undo, which then continues in the background.
+_WAIT_SECONDS: Final = 1.0
+
+_locks: WeakKeyDictionary[object, asyncio.Lock] = WeakKeyDictionary()
+
+# The event loop keeps only weak references to its tasks.
+_in_background: set[asyncio.Task[None]] = set()
 
 
 def retrieve(done: asyncio.Future[Any]) -> None:
@@ -32,6 +41,21 @@ async def finish_despite_cancellation(work: Awaitable[T]) -> T:
                 await asyncio.wait([running])
         retrieve(running)
         raise
+
+
+def lock_of(connection: object) -> asyncio.Lock:
+    """Return the lock of the calls that share an async *connection*: their savepoints must not overlap."""
+    return _locks.setdefault(connection, asyncio.Lock())
+
+
+async def undo(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work*, which undoes a cancelled call, in a task of its own; wait for it for a short time."""
+    undoing = asyncio.create_task(work)
+    _in_background.add(undoing)
+    undoing.add_done_callback(_in_background.discard)
+    # A second cancellation ends the wait, not the undo.
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait([undoing], timeout=_WAIT_SECONDS)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -81,8 +81,8 @@ class GatesTransaction(ABC):
         """Return those of so many newest gates that are closed or have parked jobs, counted up to *maximum*."""
 
     @abstractmethod
-    async def close_gate_of(self, seq: int, until_ms: int) -> None:
-        """Close the gate that counts a running job until a time."""
+    async def close_gate(self, key: GateKey, until_ms: int) -> None:
+        """Close a gate until a time, unless it is closed for longer; it is made if it is missing."""
 
     @abstractmethod
     async def write_gate(self, gate: Gate) -> None:

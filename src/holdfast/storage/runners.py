@@ -30,13 +30,8 @@ log = logging.getLogger("holdfast")
 Undo: TypeAlias = Callable[[StoreTransaction, T | None, Any], Coroutine[Any, Any, None]]
 """An operation that releases the leases of a result, or of a request whose result was lost with an interrupt."""
 
-# How long a cancelled caller waits for the undo, which then continues in the background.
-_WAIT_SECONDS: Final = 1.0
 # How often an undo is sent to a store that does not respond; after that the leases simply expire.
 _UNDO_RETRIES: Final = RetryPolicy(first=0.05, last=1.0, calls=5)
-
-# The event loop keeps only weak references to its tasks.
-_in_background: set[asyncio.Task[None]] = set()
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -125,12 +120,7 @@ class UndoableWrite(Generic[T]):
             if running is not None:
                 running.add_done_callback(cancellation.retrieve)
             return
-        undoing = asyncio.create_task(self._undo_async(running, target))
-        _in_background.add(undoing)
-        undoing.add_done_callback(_in_background.discard)
-        # A second cancellation ends the wait, not the undo.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([undoing], timeout=_WAIT_SECONDS)
+        await cancellation.undo(self._undo_async(running, target))
 
     async def _undo_async(self, running: asyncio.Future[T] | None, target: store.AsyncTarget) -> None:
         if running is not None:

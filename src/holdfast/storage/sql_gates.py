@@ -73,9 +73,9 @@ class SqlGates(SqlQueries):
         values = {"now": now.wall_ms, "gates": gates, "maximum": maximum}
         return [WaitingGate(*row) for row in await self.query("gates_waiting", values)]
 
-    async def close_gate_of(self, seq: int, until_ms: int) -> None:
-        """Close the gate that counts a running job."""
-        await self.query("gate_close", {"seq": seq, "until_ms": until_ms})
+    async def close_gate(self, key: GateKey, until_ms: int) -> None:
+        """Close a gate."""
+        await self.query("gate_close", {"number": key[0], "key": key[1], "until_ms": until_ms})
 
     async def write_gate(self, gate: Gate) -> None:
         """Store what a gate keeps in mind."""

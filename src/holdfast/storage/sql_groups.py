@@ -55,7 +55,10 @@ class SqlGroups(SqlQueries):
 
     async def delete_groups(self, before_ms: int, limit: int) -> None:
         """Delete old groups that are empty."""
-        await self.query("groups_delete", {"before": before_ms, "limit": limit})
+        rows = await self.query("groups_delete", {"before": before_ms, "limit": limit})
+        if rows:
+            # Of members that had been deleted when they were added.
+            await self.query("edges_delete", {"seqs": [-number for (number,) in rows]})
 
     async def insert_members(self, number: int, seqs: Sequence[int], place: int) -> list[int]:
         """Make jobs members of a group."""

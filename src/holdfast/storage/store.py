@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from holdfast.storage import notifications
 from holdfast.storage.contract import StoreTransaction
 
 T = TypeVar("T")
+
+INHERITED: Final = (
+    "this process was forked while a transaction was open, which belongs to the parent: nothing was stored; leave the"
+    " process with os._exit, fork before you open the transaction, or start processes with 'spawn'"
+)
 
 Operation: TypeAlias = Callable[[StoreTransaction], Coroutine[Any, Any, T]]
 """A store operation with its arguments bound; it can be run again."""

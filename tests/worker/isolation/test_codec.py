@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
-from holdfast import Artifact, Deferred, Done, Failed, NewJob, Outcome, Tasks
+from holdfast import Artifact, Backoff, Deferred, Done, Failed, NewJob, Outcome, Tasks
 from holdfast.domain.new_job import TaskJob
+from holdfast.domain.outcomes import CheckedOutcome, check_outcome
 from holdfast.types import UploadedArtifact
 from holdfast.worker.isolation.codec import decode_outcome, encode_outcome
 
@@ -26,6 +30,27 @@ def test_artifacts_are_the_same_with_bytes_or_uploaded() -> None:
     done = Done(follow_ups=(NewJob("next", artifacts=list(artifacts)),), artifacts=artifacts)
 
     assert decode_outcome(*encode_outcome(done, "tenant")) == done
+
+
+def test_the_options_of_a_follow_up_may_be_of_any_type_that_a_job_accepts() -> None:
+    backoff = Backoff(base=1.5)
+    of_job = NewJob("ended", {"a": [1]}, backoff=backoff, deadline=timedelta(hours=1))
+    of_dict = {"kind": "ended", "payload": 1, "backoff": backoff}
+    options: dict[str, Any] = {"requires": {"gpu", "disk"}, "run_at": datetime(2030, 1, 31, tzinfo=UTC)}
+    follow_ups = (
+        NewJob("next", on_end=of_job, backoff=backoff, **options),
+        NewJob("next", on_end=of_dict, after=["a"]),
+    )
+    done = Done(follow_ups=follow_ups)
+
+    decoded = decode_outcome(*encode_outcome(done, "tenant"))
+
+    # The digest covers all that is stored.
+    assert checked(decoded).digest == checked(done).digest
+
+
+def checked(outcome: Outcome) -> CheckedOutcome:
+    return check_outcome(outcome, tenant="tenant", fresh_id=lambda: "fresh")
 
 
 @pytest.mark.parametrize(

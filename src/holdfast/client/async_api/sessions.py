@@ -206,6 +206,7 @@ class AsyncSessions(AsyncTurns):
             or ids.lease_token(),
             lease_ms=lease_ms(lease),
             take_over=validation.flag(take_over, "take_over"),
+            resent=lease_token is not None,
         )
         with self._runner.leasing() as leasing:
             return await leasing.lease(lease_operations.undo_open_session, lease_operations.open_session, opening)

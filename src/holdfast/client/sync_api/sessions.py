@@ -205,6 +205,7 @@ class Sessions(Turns):
             or ids.lease_token(),
             lease_ms=lease_ms(lease),
             take_over=validation.flag(take_over, "take_over"),
+            resent=lease_token is not None,
         )
         with self._runner.leasing() as leasing:
             return leasing.lease(lease_operations.undo_open_session, lease_operations.open_session, opening)

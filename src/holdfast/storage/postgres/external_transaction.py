@@ -1,8 +1,13 @@
 """An open transaction that operations join, each in its own savepoint: a refused operation changes nothing."""
 
+import asyncio
+import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -15,6 +20,8 @@ from holdfast.storage.postgres.errors import translated, translated_loss
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 
 T = TypeVar("T")
+
+_locks: WeakKeyDictionary[psycopg.Connection[Any], threading.RLock] = WeakKeyDictionary()
 
 
 class _Joined:
@@ -44,6 +51,7 @@ class _Joined:
         self._ended = False
         self.ran_sql = False
         """Whether the caller ran their own SQL, which may have changed session settings."""
+        self.process = os.getpid()
 
     def end(self) -> None:
         """Refuse all further calls."""
@@ -67,7 +75,13 @@ class _Joined:
         # Without values the driver reads no parameters.
         return await (self.io.query(to_driver(sql, values), values) if values else self.io.query(sql, None))
 
+    def refuse_inherited(self) -> None:
+        """Raise `Misconfigured` if this process was forked while the transaction was open."""
+        if os.getpid() != self.process:
+            raise errors.Misconfigured(store.INHERITED)
+
     def _refuse_ended(self) -> None:
+        self.refuse_inherited()
         if self._ended:
             raise errors.Misconfigured("the transaction that this would join has ended")
 
@@ -75,15 +89,22 @@ class _Joined:
 class PostgresSyncExternalTransaction(_Joined):
     """Joins a transaction on a `psycopg.Connection`. Only a sync `Queue` uses it."""
 
+    @cached_property
+    def lock(self) -> threading.RLock:
+        """Held by the thread that uses the connection: savepoints of several threads must not overlap."""
+        return _locks.setdefault(self.connection, threading.RLock())
+
     def read(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
         return self.write(operation)
 
     def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
-        self._refuse_ended()
-        with translated(self._settings.schema):
-            return runners.run_sync(self._run(operation))
+        self.refuse_inherited()
+        with self.lock:
+            self._refuse_ended()
+            with translated(self._settings.schema):
+                return runners.run_sync(self._run(operation))
 
     async def read_async(self, operation: store.Operation[T]) -> T:
         """Raise `TypeError`: this connection is sync."""
@@ -95,9 +116,11 @@ class PostgresSyncExternalTransaction(_Joined):
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        self._refuse_ended()
-        with translated_loss(self._settings.schema):
-            return runners.run_sync(self._execute(sql, values))
+        self.refuse_inherited()
+        with self.lock:
+            self._refuse_ended()
+            with translated_loss(self._settings.schema):
+                return runners.run_sync(self._execute(sql, values))
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
         """Raise `TypeError`: this connection is sync."""
@@ -106,6 +129,11 @@ class PostgresSyncExternalTransaction(_Joined):
 
 class PostgresAsyncExternalTransaction(_Joined):
     """Joins a transaction on a `psycopg.AsyncConnection`, awaiting each statement."""
+
+    @cached_property
+    def lock(self) -> asyncio.Lock:
+        """Held by the task that uses the connection."""
+        return cancellation.lock_of(self.connection)
 
     def read(self, operation: store.Operation[T]) -> T:
         """Raise `TypeError`: this connection is async."""
@@ -121,9 +149,10 @@ class PostgresAsyncExternalTransaction(_Joined):
 
     async def write_async(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint; if the task is cancelled, the operation finishes first."""
-        self._refuse_ended()
-        with translated(self._settings.schema):
-            return await cancellation.finish_despite_cancellation(self._run(operation))
+        async with self.lock:
+            self._refuse_ended()
+            with translated(self._settings.schema):
+                return await cancellation.finish_despite_cancellation(self._run(operation))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
         """Raise `TypeError`: this connection is async."""
@@ -131,9 +160,10 @@ class PostgresAsyncExternalTransaction(_Joined):
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        self._refuse_ended()
-        with translated_loss(self._settings.schema):
-            return await self._execute(sql, values)
+        async with self.lock:
+            self._refuse_ended()
+            with translated_loss(self._settings.schema):
+                return await self._execute(sql, values)
 
 
 def join(

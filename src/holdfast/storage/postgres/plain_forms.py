@@ -377,7 +377,7 @@ def _limits(routing: RoutingTable, routes: Sequence[Route]) -> dict[str, Any] | 
         "key_sources": [limit.key_source for _, limit in found],
         "concurrencies": [limit.concurrency for _, limit in found],
         "start_costs_us": [limit.cost_us(1) if has_rate else None for has_rate, limit in rates],
-        "burst_costs_us": [limit.cost_us(limit.burst or 1) if has_rate else None for has_rate, limit in rates],
+        "burst_costs_us": [limit.burst_us if has_rate else None for has_rate, limit in rates],
     }
 
 

@@ -228,7 +228,7 @@ class PostgresStore:
         self._check_process()
         self._refuse_holder()
         self._make_ready()
-        loan = Loan()
+        loan, process = Loan(), self._process
         try:
             joined = external_transaction.PostgresSyncExternalTransaction(
                 self._state, self._begin(loan), self._settings, self.notifier, own=True
@@ -236,15 +236,19 @@ class PostgresStore:
             try:
                 with self._held(joined):
                     yield joined
-                with translated(self._settings.schema):
+                joined.refuse_inherited()
+                with joined.lock, translated(self._settings.schema):
                     runners.run_sync(self._finish(joined))
             finally:
-                runners.run_sync(commits.roll_back(joined.io, resets=joined.ran_sql))
+                if os.getpid() == process:
+                    runners.run_sync(commits.roll_back(joined.io, resets=joined.ran_sql))
         finally:
-            try:
-                self._threads.end(loan)
-            finally:
-                self._threads.end(loan)
+            # In a process that was forked within the block, the connection is its parent's.
+            if os.getpid() == process:
+                try:
+                    self._threads.end(loan)
+                finally:
+                    self._threads.end(loan)
 
     def _begin(self, loan: Loan) -> SyncIO:
         for fresh in (False, True):
@@ -279,12 +283,16 @@ class PostgresStore:
             try:
                 with self._held(joined):
                     yield joined
-                with translated(self._settings.schema):
-                    await cancellation.finish_despite_cancellation(self._finish(joined))
+                joined.refuse_inherited()
+                async with joined.lock:
+                    with translated(self._settings.schema):
+                        await cancellation.finish_despite_cancellation(self._finish(joined))
             finally:
-                await cancellation.finish_despite_cancellation(commits.roll_back(joined.io, resets=joined.ran_sql))
+                if os.getpid() == joined.process:
+                    await cancellation.finish_despite_cancellation(self._roll_back(joined))
         finally:
-            pool.put_back(connection)
+            if os.getpid() == joined.process:
+                pool.put_back(connection)
 
     async def _open_async(self, pool: AsyncPool) -> psycopg.AsyncConnection[Any]:
         for fresh in (False, True):
@@ -306,6 +314,10 @@ class PostgresStore:
             else:
                 return connection
         raise AssertionError("unreachable")
+
+    async def _roll_back(self, joined: external_transaction.PostgresAsyncExternalTransaction) -> None:
+        async with joined.lock:
+            await commits.roll_back(joined.io, resets=joined.ran_sql)
 
     async def _finish(
         self,

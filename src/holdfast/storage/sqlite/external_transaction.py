@@ -17,7 +17,7 @@ from holdfast.storage import cancellation, notifications, runners, store
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row, Rows
-from holdfast.storage.sqlite import transaction
+from holdfast.storage.sqlite import fork_safety, transaction
 from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.sql import QUERIES
@@ -55,6 +55,7 @@ class SqliteSyncExternalTransaction:
         self._clock = clock
         self._observe = observe
         self._ended = False
+        self._process = fork_safety.process
 
     def check(self, path: str) -> None:
         """Raise if the connection is not open on the queue's own file, or changes the rows that statements return."""
@@ -73,6 +74,7 @@ class SqliteSyncExternalTransaction:
 
     def write(self, operation: store.Operation[T]) -> T:
         """Run *operation* in a savepoint."""
+        fork_safety.refuse_inherited(self._process)
         with self._mutex:
             _refuse_ended(ended=self._ended or not self.connection.in_transaction)
             with translated():
@@ -104,6 +106,7 @@ class SqliteSyncExternalTransaction:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
+        fork_safety.refuse_inherited(self._process)
         with self._mutex:
             _refuse_ended(ended=self._ended)
             with translated():
@@ -134,6 +137,7 @@ class SqliteAsyncExternalTransaction:
         self._state = state
         self._unchecked_path: str | None = path
         self.connection = connection
+        self._lock = cancellation.lock_of(connection)
         self._clock = clock
         self._observe = observe
 
@@ -154,6 +158,10 @@ class SqliteAsyncExternalTransaction:
         return await self._run(operation)
 
     async def _run(self, operation: store.Operation[T]) -> T:
+        async with self._lock:
+            return await self._run_alone(operation)
+
+    async def _run_alone(self, operation: store.Operation[T]) -> T:
         _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
             cursor = await self.connection.cursor()
@@ -184,8 +192,9 @@ class SqliteAsyncExternalTransaction:
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        with translated():
-            return list(await self.connection.execute_fetchall(sql, values))
+        async with self._lock:
+            with translated():
+                return list(await self.connection.execute_fetchall(sql, values))
 
 
 def _refuse_ended(*, ended: bool) -> None:

@@ -15,6 +15,7 @@ import weakref
 from typing import Protocol
 
 from holdfast.domain import errors
+from holdfast.storage.store import INHERITED
 
 
 class Suspendable(Protocol):
@@ -31,6 +32,10 @@ class Suspendable(Protocol):
 
     def resume(self) -> None:
         """Continue after `suspend`."""
+        ...
+
+    def open_connections(self) -> list[object]:
+        """Return the connections that are open because `suspend` did not succeed."""
         ...
 
 
@@ -58,6 +63,12 @@ def refuse_unusable(path: str) -> None:
         )
 
 
+def refuse_inherited(opened_in: int) -> None:
+    """Raise `Misconfigured` if this process was forked while a transaction was open that began in *opened_in*."""
+    if opened_in != process:
+        raise errors.Misconfigured(INHERITED)
+
+
 def _before() -> None:
     _this_thread.forks = False
     _forking.acquire()
@@ -81,9 +92,18 @@ def _in_child() -> None:
     for store, suspended in _suspended:
         if not suspended:
             _unusable.add(store.path)
+            for connection in store.open_connections():
+                _never_close(connection)
     _suspended.clear()
     if _this_thread.forks:
         _forking.release()
+
+
+def _never_close(connection: object) -> None:
+    """Keep *connection* even at the end of this process: its close could delete the log of others."""
+    import ctypes  # noqa: PLC0415  # rarely needed
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

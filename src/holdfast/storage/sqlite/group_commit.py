@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from holdfast.domain import errors
 from holdfast.storage import notifications, runners, store
-from holdfast.storage.sqlite import connection, external_transaction, lock_file, transaction
+from holdfast.storage.sqlite import connection, external_transaction, fork_safety, lock_file, transaction
 from holdfast.storage.sqlite.errors import translate
 
 T = TypeVar("T")
@@ -189,6 +189,7 @@ class GroupWriter:
     ) -> None:
         self._state = state
         self._connector = connector
+        self._process = fork_safety.process
         self._notifier = notifier
         self._observe = observe
         self._queue = WriterQueue()
@@ -337,6 +338,9 @@ class GroupWriter:
         """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
         if self._queue.leader is not ticket:
             return
+        if self._process != fork_safety.process:
+            # This process was forked within the lead: the connection and the lock are those of its parent.
+            return
         cursor = self._cursor
         in_transaction = cursor is not None and cursor.connection.in_transaction
         decided = self._all_decided or (self._commit_sent and cursor is not None and not in_transaction)
@@ -423,6 +427,8 @@ class GroupWriter:
 
     def _commit(self, cursor: sqlite3.Cursor, topics: set[str]) -> None:
         """Commit, and notify the listeners of *topics*."""
+        if self._process != fork_safety.process:
+            fork_safety.refuse_inherited(self._process)
         # As late as possible: a caller's transaction may have been open for a long time.
         self._connector.check_unmoved()
         self._observe("commit")

@@ -20,32 +20,42 @@ _tenant_of: Final = itemgetter(_TENANT)
 
 
 async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], now: Now) -> list[int | None] | None:
-    """Take room for all jobs of *rows*; return the gate that counts each, None if the full form has to decide."""
+    """Take room for all jobs of *rows*; return the gate that counts each, if one does.
+
+    The list is empty if no gate counts any. Return None if the full form has to decide.
+    """
     by_limit = _by_limit(routing, rows)
     if routing.has_weights and any(limit.weight is not None for limit, _ in by_limit):
         return None
     counting: list[int | None] = [None] * len(rows)
+    offering = {
+        place: gate
+        for place, row in enumerate(rows)
+        if row[PACKED] is not None and (gate := seldom(row).gate) is not None
+    }
+    counts = bool(offering) or any(limit.concurrency is not None for limit, _ in by_limit)
     used: list[tuple[LimitRow, int, list[int]]] = []
     for limit, places in by_limit:
         keys = await _keys(tx, limit, [rows[place] for place in places])
         found = await _take(tx, limit, Counter(keys), used, now)
         if found is None:
             return None
-        if len(places) == len(rows) and len(by_limit) == 1:
-            counting = list(map(found.get, keys))
-            break
-        # The same choice as in the full form: the gate that limits how many run, or else any.
-        for place, key in zip(places, keys, strict=True):
-            if key is not None and (limit.concurrency is not None or counting[place] is None):
-                counting[place] = found[key]
-    for row, gate in zip(rows, counting, strict=True):
-        if row[PACKED] is not None and seldom(row).gate not in {None, gate}:
-            # Another gate has offered it room, and others may wait there.
-            return None
+        mine = list(map(found.get, keys))
+        if len(places) == len(rows) and limit.concurrency is not None and len(by_limit) == 1:
+            counting = mine
+        elif limit.concurrency is not None:
+            for place, gate in zip(places, mine, strict=True):
+                counting[place] = counting[place] if gate is None else gate
+        if offering:
+            gates_of = dict(zip(places, mine, strict=True))
+            offering = {place: gate for place, gate in offering.items() if gates_of.get(place) != gate}
+    if offering:
+        # Another gate has offered one of the jobs room, and others may wait there.
+        return None
     for limit, starts, started in used:
         values = {"now_us": now.wall_ms * 1000, "cost_us": starts * limit.cost_us(1), "gates": started}
         await tx.query("gates_start", values)
-    return counting
+    return counting if counts else []
 
 
 def _by_limit(routing: RoutingTable, rows: Sequence[Row]) -> list[tuple[LimitRow, list[int]]]:

@@ -146,6 +146,11 @@ class Readers:
         """Lend connections again."""
         self._suspended = False
 
+    def open_connections(self) -> list[sqlite3.Connection]:
+        """Return the connections that are open."""
+        lent = [loan.cursor for loan in self._loans if loan.cursor is not None]
+        return [cursor.connection for cursor in (*self._idle, *lent)]
+
     def _open(self) -> sqlite3.Connection:
         connection = self._connector.reading_connection()
         if connection is None:

@@ -197,6 +197,10 @@ class SqliteStore:
         self._readers.resume()
         self._writer.resume()
 
+    def open_connections(self) -> list[object]:
+        """Return the connections that are open because `suspend` did not succeed."""
+        return [*self._writer.open_connections(), *self._readers.open_connections()]
+
     # --- opening and closing ---------------------------------------------------------------------------------------
 
     @property

@@ -236,7 +236,7 @@ class SqliteTransaction(SqlTransaction):
             counting = await plain_gates.admit(self, plans.routing, rows, now)
             if counting is None:
                 return None
-            await self._lease_many(claimed, rows, counting)
+            await self._lease_many(claimed, rows, counting or None)
         else:
             await self._lease_many(claimed, rows)
         claims = narrow_rows.claims_of(claimed, rows)
@@ -323,7 +323,7 @@ class SqliteTransaction(SqlTransaction):
         if plans is None or not plans.routing.limits:
             return False
         job = columns_of(claim.job)
-        return bool(plans.routing.limits_of(job.lane, job.kind))
+        return any(limit.counts_running for limit in plans.routing.limits_of(job.lane, job.kind))
 
     async def _finish_many(self, settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]]) -> FinishedJobs:
         now = self._clock.now()

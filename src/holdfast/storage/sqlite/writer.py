@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -382,6 +383,10 @@ class Writer(group_commit.GroupWriter):
         """Continue after `suspend`."""
         if self._suspending is not None:
             self._abandon(self._suspending)
+
+    def open_connections(self) -> list[sqlite3.Connection]:
+        """Return the connection, if it is open."""
+        return [cursor.connection for cursor in (self._cursor, self._dropped) if cursor is not None]
 
     def _close_all(self) -> None:
         if self._cursor is not None:

@@ -2,7 +2,7 @@
 
 import base64
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,8 @@ from holdfast.domain import backoff as backoffs, claims, job, new_job, outcomes
 from holdfast.domain.artifacts import AnyArtifact, Artifact, UploadedArtifact
 from holdfast.worker.isolation.channel import Message
 
-_TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS = "timestamp", "duration", "backoff", "artifacts"
+_TIMESTAMP, _DURATION, _BACKOFF, _ARTIFACTS, _JOB = "timestamp", "duration", "backoff", "artifacts", "job"
+_ON_END = "on_end"
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
@@ -111,9 +112,13 @@ def _decode_job(message: Message) -> new_job.NewJob:
 
 
 def _encode_options(options: Mapping[str, Any]) -> Message:
-    return {
-        name: _encode_inputs(value) if name == _ARTIFACTS else _encode_value(value) for name, value in options.items()
-    }
+    return {name: _encode_option(name, value) for name, value in options.items()}
+
+
+def _encode_option(name: str, value: Any) -> list[Any]:
+    if name == _ARTIFACTS:
+        return _encode_inputs(value)
+    return [_JOB, _encode_job(value)] if name == _ON_END and value is not None else _encode_value(value)
 
 
 def _encode_inputs(artifacts: Sequence[AnyArtifact]) -> list[Any]:
@@ -137,6 +142,8 @@ def _encode_value(value: Any) -> list[Any]:
             return [_BACKOFF, backoffs.to_json(value)]
         case Mapping():
             return ["plain", dict(value)]
+        case Set():
+            return ["plain", sorted(value)]
         case _:
             return ["plain", value]
 
@@ -154,5 +161,7 @@ def _decode_value(encoded: list[Any]) -> Any:
             encoded_artifacts, data = value
             blobs = map(base64.b64decode, data)
             return [_decode_artifact(one, blobs) for one in encoded_artifacts]
+        case "job":
+            return _decode_job(value)
         case _:
             return value

@@ -236,7 +236,7 @@ create table holdfast.failure_pattern (
     message     text not null,
     primary key (fingerprint, tenant, lane)
 );
-create index failure_pattern_last on holdfast.failure_pattern (last_at_ms);
+create index failure_pattern_last on holdfast.failure_pattern (last_at_ms desc, fingerprint, tenant, lane);
 
 create table holdfast.failure (
     at_ms       bigint not null,
@@ -1190,7 +1190,7 @@ begin
     on conflict (token, worker) do update
        set until_ms = least(l.until_ms, excluded.until_ms),
            seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
-    if cardinality(gates) > 0 then
+    if cardinality(array_remove(gates, null)) > 0 then
         insert into holdfast.permit (token, worker, gate, seqs)
         select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
          where g.gate is not null
@@ -1500,99 +1500,143 @@ select f.route, f.fair_key
          order by last_key is not null and n.fair_key <= last_key, n.fair_key limit maximum) reached on reached.fair_key = f.fair_key;
 $$;
 
--- Take room at the gates of jobs, which are locked, and return the gate that counts each. If a job has no room, a gate is
--- closed or locked, or another gate has offered a job room, return null: nothing was written. A limit is given once for
--- each route that it concerns, with what a start and the burst cost if it has a rate.
+-- Take room at the gates of jobs, which are locked, and return the gate that counts each while it runs, if one does: that of
+-- its limit on how many run. If a job has no room, a gate is closed or locked, or another gate has offered a job room,
+-- return null: nothing was written. A limit is given once for each route that it concerns, with what a start and the burst
+-- cost if it has a rate.
 create function holdfast.pass_gates_1(
-    picked bigint[], job_places tid[], now_ms bigint, limit_routes integer[], limit_numbers bigint[], key_sources text[],
-    concurrencies integer[], start_costs_us bigint[], burst_costs_us bigint[]
+    picked bigint[], job_places tid[], job_routes integer[], tenants text[], offering bigint[], now_ms bigint,
+    limit_routes integer[], limit_numbers bigint[], key_sources text[], concurrencies integer[], start_costs_us bigint[],
+    burst_costs_us bigint[]
 ) returns bigint[] language plpgsql volatile as
 $$
 declare
-    -- One row for each job and limit of it: the place of the job, that of the limit, the key, and who offered the job room.
+    -- One row for each job and limit of it where it has a key: the place of the job, that of the limit, the gate.
+    gate_jobs bigint[];
+    gate_places bigint[];
+    gates bigint[];
+    gate_rows tid[];
+    used_until_us bigint[];
+    is_closed boolean;
+    counting bigint[];
+    -- One row for each gate with a rate, and how far starts use it up.
+    rate_rows tid[];
+    rates_until_us bigint[];
+    is_full boolean;
+    has_one_each boolean;
+    lowest constant integer := (select min(c.concurrency) from unnest(concurrencies) as c (concurrency));
+    -- One row for each job and limit of it, without or with a key.
     jobs bigint[];
     places bigint[];
     numbers bigint[];
     keys text[];
-    offered bigint[];
-    is_offered boolean;
     keys_given bigint;
-    -- One row for each of them that has a key, in the order of jobs.
-    gate_jobs bigint[];
-    gate_places bigint[];
-    gates bigint[];
-    used_until_us bigint[];
-    is_closed boolean;
-    counting bigint[];
 begin
-    select array_agg(w.ordinal), array_agg(w.place), array_agg(w.number), array_agg(w.key), array_agg(w.offered),
-           bool_or(w.offered is not null), count(w.key)
-      into jobs, places, numbers, keys, offered, is_offered, keys_given
-      from (select p.ordinal, l.place, l.number, j.gate as offered,
-                   case l.key_source when 'all' then 'all' when 'tenant' then j.tenant when 'affinity' then j.affinity
-                        when 'given' then (select i.key from holdfast.limit_key i where i.seq = j.seq)
-                        else j.tags::json ->> substr(l.key_source, 5) end as key
-              from unnest(picked, job_places) with ordinality as p (seq, place, ordinal)
-             cross join lateral (
-                select j.seq, j.gate, j.tenant, j.affinity, j.tags, j.route from holdfast.job j
-                 where j.ctid = p.place and j.seq + 0 = p.seq offset 0
-             ) j
-              left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
-                        as l (route, number, key_source, place) on l.route = j.route) w;
-    for attempt in 1 .. 2 loop
-        -- A gate that several jobs share is found and locked for each; grouping them takes as long.
-        select array_agg(l.job), array_agg(l.place), array_agg(l.gate), array_agg(l.until_us), bool_or(l.closed_until_ms > 0)
-          into gate_jobs, gate_places, gates, used_until_us, is_closed
-          from (select k.job, k.place, g.gate, g.until_us, g.closed_until_ms
-                  from unnest(jobs, places, numbers, keys) as k (job, place, number, key)
-                  join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
-                 order by k.job
-                   for update of g skip locked) l;
-        exit when coalesce(cardinality(gates), 0) = keys_given;
-        if attempt = 2 then
+    -- Usually each job has one key, and its gate exists and is free.
+    -- A gate that several jobs share is found and locked for each; grouping them takes as long.
+    select array_agg(l.job), array_agg(l.place), array_agg(l.gate), array_agg(l.gate_row), array_agg(l.until_us),
+           bool_or(l.closed_until_ms > 0)
+      into gate_jobs, gate_places, gates, gate_rows, used_until_us, is_closed
+      from (select p.job, l.place, g.gate, g.ctid as gate_row, g.until_us, g.closed_until_ms
+              from unnest(picked, job_places, job_routes, tenants) with ordinality as p (seq, place, route, tenant, job)
+              join unnest(limit_routes, limit_numbers, key_sources) with ordinality
+                   as l (route, number, key_source, place) on l.route = p.route
+              join holdfast.gate g on g.flow_limit = l.number
+               and g.key = case l.key_source when 'all' then 'all' when 'tenant' then p.tenant
+                                when 'given' then (select i.key from holdfast.limit_key i where i.seq = p.seq)
+                                else (select case l.key_source when 'affinity' then j.affinity
+                                                  else j.tags::json ->> substr(l.key_source, 5) end
+                                        from holdfast.job j where j.ctid = p.place and j.seq + 0 = p.seq) end
+               for update of g skip locked) l;
+    has_one_each := gate_jobs = array(select generate_series(1::bigint, cardinality(picked)));
+    if has_one_each is not true then
+        select array_agg(w.job), array_agg(w.place), array_agg(w.number), array_agg(w.key), count(w.key)
+          into jobs, places, numbers, keys, keys_given
+          from (select p.job, l.place, l.number,
+                       case l.key_source when 'all' then 'all' when 'tenant' then p.tenant
+                            when 'given' then (select i.key from holdfast.limit_key i where i.seq = p.seq)
+                            else (select case l.key_source when 'affinity' then j.affinity
+                                              else j.tags::json ->> substr(l.key_source, 5) end
+                                    from holdfast.job j where j.ctid = p.place and j.seq + 0 = p.seq) end as key
+                  from unnest(picked, job_places, job_routes, tenants) with ordinality as p (seq, place, route, tenant, job)
+                  left join unnest(limit_routes, limit_numbers, key_sources) with ordinality
+                            as l (route, number, key_source, place) on l.route = p.route) w;
+        if coalesce(cardinality(gates), 0) < keys_given then
+            insert into holdfast.gate (flow_limit, key)
+            select distinct k.number, k.key from unnest(numbers, keys) as k (number, key)
+             where k.key is not null and not exists (select 1 from holdfast.gate g where g.flow_limit = k.number and g.key = k.key)
+             order by 1, 2
+            on conflict (flow_limit, key) do nothing;
+            perform holdfast.lock_gates_1(
+                array(select distinct g.gate from unnest(numbers, keys) as k (number, key)
+                        join holdfast.gate g on g.flow_limit = k.number and g.key = k.key), 200);
+            select array_agg(l.job), array_agg(l.place), array_agg(l.gate), array_agg(l.gate_row), array_agg(l.until_us),
+                   bool_or(l.closed_until_ms > 0)
+              into gate_jobs, gate_places, gates, gate_rows, used_until_us, is_closed
+              from (select k.job, k.place, g.gate, g.ctid as gate_row, g.until_us, g.closed_until_ms
+                      from unnest(jobs, places, numbers, keys) as k (job, place, number, key)
+                      join holdfast.gate g on g.flow_limit = k.number and g.key = k.key
+                       for update of g skip locked) l;
+            if coalesce(cardinality(gates), 0) < keys_given then
+                return null;
+            end if;
+        end if;
+    end if;
+    if is_closed then
+        return null;
+    elsif cardinality(array_remove(offering, null)) > 0 then
+        if exists (select 1 from unnest(offering) with ordinality as o (gate, job)
+                    where o.gate is not null
+                      and not exists (select 1 from unnest(gate_jobs, gates) as g (job, gate)
+                                       where g.job = o.job and g.gate = o.gate)) then
             return null;
         end if;
-        insert into holdfast.gate (flow_limit, key)
-        select distinct k.number, k.key from unnest(numbers, keys) as k (number, key)
-         where k.key is not null and not exists (select 1 from holdfast.gate g where g.flow_limit = k.number and g.key = k.key)
-         order by 1, 2
-        on conflict (flow_limit, key) do nothing;
-        perform holdfast.lock_gates_1(
-            array(select distinct g.gate from unnest(numbers, keys) as k (number, key)
-                    join holdfast.gate g on g.flow_limit = k.number and g.key = k.key), 200);
-    end loop;
-    counting := gates;
-    if keys_given < cardinality(jobs) or cardinality(jobs) > cardinality(picked) then
-        -- Of several gates, the one that limits how many run counts a job, or else the first.
-        select array_agg(c.gate order by c.job) into counting
-          from (select distinct on (f.job) f.job, f.gate
-                  from (select g.job, g.place, g.gate from unnest(gate_jobs, gate_places, gates) as g (job, place, gate)
-                        union all
-                        select k.job, null, null from unnest(jobs) as k (job)) f
-                 order by f.job, f.gate is null, concurrencies[f.place] is null, f.place) c;
-    end if;
-    if is_closed
-       or is_offered and exists (select 1 from unnest(jobs, offered) as o (job, gate)
-                                  where o.gate is not null and o.gate is distinct from counting[o.job])
-       -- Permits are counted by a statement of its own, which sees what those have committed who held the locks before.
-       or exists (
-        select 1 from (select g.gate, min(g.place) as place, count(*) as starts, max(g.until_us) as until_us
-                         from unnest(gates, gate_places, used_until_us) as g (gate, place, until_us)
-                        group by g.gate) s
-         where case when concurrencies[s.place] is not null
-                     and concurrencies[s.place] < s.starts
-                         + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
-                    then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end
-            or greatest(s.until_us, now_ms * 1000) + s.starts * start_costs_us[s.place] > now_ms * 1000 + burst_costs_us[s.place]
-    ) then
-        return null;
     end if;
     if cardinality(array_remove(start_costs_us, null)) > 0 then
-        update holdfast.gate g set until_us = greatest(g.until_us, now_ms * 1000) + s.costs_us
-          from (select s.gate, sum(start_costs_us[s.place])::bigint as costs_us from unnest(gates, gate_places) as s (gate, place)
-                 group by s.gate) s
-         where g.gate = s.gate and s.costs_us is not null;
+        select bool_or(s.until_us > now_ms * 1000 + burst_costs_us[s.place]), array_agg(s.gate_row), array_agg(s.until_us)
+          into is_full, rate_rows, rates_until_us
+          from (select g.gate_row, min(g.place) as place,
+                       greatest(g.until_us, now_ms * 1000) + count(*) * start_costs_us[min(g.place)] as until_us
+                  from unnest(gate_places, gate_rows, used_until_us) as g (place, gate_row, until_us)
+                 where start_costs_us[g.place] is not null
+                 group by g.gate_row, g.until_us) s;
+        if is_full then
+            return null;
+        end if;
     end if;
+    -- Permits are counted by statements of their own, which see what those have committed who held the locks before.
+    if lowest is not null then
+        -- First whether all jobs could start at any of the gates.
+        if (cardinality(picked) > lowest
+            or exists (select 1 from holdfast.permit p where p.gate = any (gates)
+                        group by p.gate having sum(cardinality(p.seqs)) > lowest - cardinality(picked)))
+           and exists (select 1 from (select g.gate, min(g.place) as place, count(*) as starts
+                                        from unnest(gates, gate_places) as g (gate, place)
+                                       where concurrencies[g.place] is not null
+                                       group by g.gate) s
+                        where case when concurrencies[s.place] < s.starts
+                                       + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
+                                   then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end) then
+            return null;
+        end if;
+    end if;
+    if rate_rows is not null then
+        update holdfast.gate g set until_us = s.until_us from unnest(rate_rows, rates_until_us) as s (gate_row, until_us)
+         where g.ctid = s.gate_row;
+    end if;
+    if has_one_each and array_position(concurrencies, null) is null then
+        return gates;
+    elsif cardinality(array_remove(concurrencies, null)) = 0 then
+        return array_fill(null::bigint, array[cardinality(picked)]);
+    end if;
+    -- Of the gates of a job at most one has a limit on how many run.
+    select array_agg(c.gate order by c.job) into counting
+      from (select f.job, max(f.gate) as gate
+              from (select g.job, g.gate from unnest(gate_jobs, gate_places, gates) as g (job, place, gate)
+                     where concurrencies[g.place] is not null
+                    union all
+                    select generate_series(1, cardinality(picked)), null) f
+             group by f.job) c;
     return counting;
 end
 $$;
@@ -1681,6 +1725,10 @@ declare
     job_places tid[];
     chosen_places tid[];
     places tid[];
+    -- Of those that were picked, if they may need room at gates.
+    job_routes integer[];
+    tenants text[];
+    offering bigint[];
     is_taken boolean;
     leased integer;
     gates bigint[] := '{}';
@@ -1743,9 +1791,11 @@ begin
                 has_mark := mark_priorities[mark] = level_priority and mark_keys[mark] = only_key;
                 low_due := case when has_mark then mark_dues[mark] end;
                 low_seq := case when has_mark then mark_seqs[mark] end;
-                select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1)
-                  into picked, job_places, places, recorded
-                  from (select j.seq, j.job_place, r.place, j.record_all
+                select array_agg(s.seq), array_agg(s.job_place), array_agg(s.place), bool_or(s.record_all = 1),
+                       array_agg(s.route) filter (where gated), array_agg(s.tenant) filter (where gated),
+                       array_agg(s.gate) filter (where gated)
+                  into picked, job_places, places, recorded, job_routes, tenants, offering
+                  from (select j.*, r.place
                           -- Subqueries, as a join could read all jobs if the statistics say that there is none.
                           from (select r.seq, r.ctid as place from holdfast.ready_job r
                                  where r.route = level_routes[1] and r.priority = level_priority
@@ -1753,7 +1803,7 @@ begin
                                    and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
                                  order by r.due_at_ms, r.seq offset 0) r
                          cross join lateral (
-                            select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
+                            select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
                              where j.seq = r.seq and j.state = 'ready' and j.priority = level_priority
                                and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
                                for update skip locked
@@ -1799,12 +1849,14 @@ begin
                   into chosen, chosen_places from first f;
             end if;
             if looked or many_keys or cardinality(level_routes) > 1 then
-                select array_agg(l.seq), array_agg(l.job_place), array_agg(l.place), bool_or(l.record_all = 1)
-                  into picked, job_places, places, recorded
-                  from (select c.place, j.seq, j.job_place, j.record_all
+                select array_agg(l.seq), array_agg(l.job_place), array_agg(l.place), bool_or(l.record_all = 1),
+                       array_agg(l.route) filter (where gated), array_agg(l.tenant) filter (where gated),
+                       array_agg(l.gate) filter (where gated)
+                  into picked, job_places, places, recorded, job_routes, tenants, offering
+                  from (select j.*, c.place
                           from unnest(chosen, chosen_places) as c (seq, place)
                          cross join lateral (
-                            select j.seq, j.ctid as job_place, j.record_all from holdfast.job j
+                            select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
                              where j.seq = c.seq and j.state = 'ready' and j.priority = level_priority
                                and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
                                for update skip locked
@@ -1829,8 +1881,8 @@ begin
         exit when level_priority is null or picked is null and not looked;
         continue when picked is null;
         if gated then
-            gates := holdfast.pass_gates_1(picked, job_places, now_ms, limit_routes, limit_numbers, key_sources,
-                                           concurrencies, start_costs_us, burst_costs_us);
+            gates := holdfast.pass_gates_1(picked, job_places, job_routes, tenants, offering, now_ms, limit_routes,
+                                           limit_numbers, key_sources, concurrencies, start_costs_us, burst_costs_us);
             if gates is null and taken > 0 then
                 raise exception 'a job has no room' using errcode = 'HF002';
             elsif gates is null then

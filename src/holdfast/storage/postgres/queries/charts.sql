@@ -22,7 +22,7 @@ select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.
  where (%(fingerprint)s::text is null or g.fingerprint = %(fingerprint)s::text)
    and (%(tenant)s::text is null or g.tenant = %(tenant)s::text)
    and (%(kind)s::text is null or g.kind = %(kind)s::text)
- order by g.last_at_ms desc
+ order by g.last_at_ms desc, g.fingerprint, g.tenant, g.lane
  limit %(limit)s;
 
 -- name: failure_patterns_delete

@@ -100,15 +100,16 @@ update holdfast.job_group
  where number = %(number)s;
 
 -- name: groups_delete
--- Delete some groups that ended before a time and of which no member and no callback is left.
+-- Delete some groups that ended before a time and of which no member and no callback is left; return their numbers.
 delete from holdfast.job_group
  where number in (select number from holdfast.job_group g
                    where ended_at_ms < %(before)s
-                     and not exists (select 1 from holdfast.edge where child = -g.number)
+                     and not exists (select 1 from holdfast.edge where child = -g.number and place >= 0)
                      and not exists (select 1 from holdfast.edge where parent = -g.number)
                    order by ended_at_ms
                    limit %(limit)s
-                     for update skip locked);
+                     for update skip locked)
+returning number;
 
 -- name: groups_existing
 -- Find those of these groups that exist, without locking them.

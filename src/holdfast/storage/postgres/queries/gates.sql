@@ -1,9 +1,9 @@
 -- Limits by key and their gates.
 
 -- name: gate_close
--- Close the gate that counts a job until a time, unless it is closed for longer.
-update holdfast.gate set closed_until_ms = greatest(closed_until_ms, %(until_ms)s::bigint)
- where gate = (select j.gate from holdfast.job j where j.seq = %(seq)s);
+-- Close a gate until a time, unless it is closed for longer; make it if it is missing.
+insert into holdfast.gate as g (flow_limit, key, closed_until_ms) values (%(number)s, %(key)s, %(until_ms)s)
+on conflict (flow_limit, key) do update set closed_until_ms = greatest(g.closed_until_ms, excluded.closed_until_ms);
 
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.

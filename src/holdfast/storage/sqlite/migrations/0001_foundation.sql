@@ -157,7 +157,7 @@ create table holdfast_failure_pattern (
     last_at_ms  integer not null,
     primary key (fingerprint, tenant, lane)
 ) strict, without rowid;
-create index holdfast_failure_pattern_last on holdfast_failure_pattern (last_at_ms);
+create index holdfast_failure_pattern_last on holdfast_failure_pattern (last_at_ms desc, fingerprint, tenant, lane);
 
 create table holdfast_failure (
     fingerprint text not null,

@@ -22,7 +22,7 @@ select g.fingerprint, g.kind, g.error, g.frames, g.message, g.tenant, g.lane, g.
  where (:fingerprint is null or g.fingerprint = :fingerprint)
    and (:tenant is null or g.tenant = :tenant)
    and (:kind is null or g.kind = :kind)
- order by g.last_at_ms desc
+ order by g.last_at_ms desc, g.fingerprint, g.tenant, g.lane
  limit :limit;
 
 -- name: failure_patterns_delete

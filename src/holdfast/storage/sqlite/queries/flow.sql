@@ -98,14 +98,15 @@ update holdfast_group
  where number = :number;
 
 -- name: groups_delete
--- Delete some groups that ended before a time and of which no member and no callback is left.
+-- Delete some groups that ended before a time and of which no member and no callback is left; return their numbers.
 delete from holdfast_group
  where number in (select number from holdfast_group g
                    where ended_at_ms < :before
-                     and not exists (select 1 from holdfast_edge where child = -g.number)
+                     and not exists (select 1 from holdfast_edge where child = -g.number and place >= 0)
                      and not exists (select 1 from holdfast_edge where parent = -g.number)
                    order by ended_at_ms
-                   limit :limit);
+                   limit :limit)
+returning number;
 
 -- name: groups_existing
 -- Find those of these groups that exist, without locking them.

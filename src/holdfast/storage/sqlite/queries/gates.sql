@@ -1,9 +1,9 @@
 -- Limits by key and their gates.
 
 -- name: gate_close
--- Close the gate that counts a job until a time, unless it is closed for longer.
-update holdfast_gate set closed_until_ms = max(closed_until_ms, :until_ms)
- where gate = (select gate from holdfast_job where seq = :seq);
+-- Close a gate until a time, unless it is closed for longer; make it if it is missing.
+insert into holdfast_gate (flow_limit, key, closed_until_ms) values (:number, :key, :until_ms)
+on conflict (flow_limit, key) do update set closed_until_ms = max(closed_until_ms, excluded.closed_until_ms);
 
 -- name: gate_offered
 -- Count the ready jobs of a route that were offered by a gate, up to a maximum.
