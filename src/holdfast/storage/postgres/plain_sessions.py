@@ -74,7 +74,7 @@ def _entry_row(row: Row, routing: RoutingTable) -> JobRow:
     number, *columns = row
     lane, kind, requires_json, *_ = routing.by_number[number].key
     before, after = columns[:_KIND], columns[_KIND : _REQUIRES - 2]
-    return JobRow(*before, kind, lane, *after, requires_json, *columns[_REQUIRES - 2 :])
+    return tuple.__new__(JobRow, (*before, kind, lane, *after, requires_json, *columns[_REQUIRES - 2 :]))
 
 
 def _records(routing: RoutingTable, request: SessionRequest) -> bool:
