@@ -153,7 +153,7 @@ def measure_sqlite(options: argparse.Namespace, place: Path, log: Log) -> Result
         results.writers = writers.run_writers(processes, seconds, scaled(writers.ROUNDS, min(1.0, scale)))
     if "worker" in parts:
         log("SQLite: a worker")
-        results.worker = run_worker(on_files(place), **_worker(options))
+        results.worker = run_worker(on_files(place), **_worker(options), minimal_in=place)
     if "isolation" in parts:
         log("SQLite: isolated handlers")
         results.isolation = run_isolation(place, rounds=rounds, jobs=scaled(ISOLATED_JOBS, scale))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer_candidates
+from bench import minimal, peer_candidates
 from bench.candidates import PythonSession
 from bench.seed import KINDS
 from bench.statement_cost import Statements
@@ -41,6 +41,8 @@ BATCH = 500
 PLAIN_SHARE_MIN = 0.9
 FORMS = ("enqueue", "claim", "settle")
 STATEMENTS = "statements alone: "
+MINIMAL = "minimal client: drain"
+HANDLED = "drain, payloads read"
 
 
 class CallTarget(NamedTuple):
@@ -81,6 +83,7 @@ class CallCosts(NamedTuple):
         """Return a figure as a factor of its bare loop."""
         call = name.removeprefix(STATEMENTS)
         bare = next((target.bare for target in TARGETS if target.name == call), "bare single")
+        bare = "bare bulk" if name in {MINIMAL, HANDLED} else bare
         return f"{self.microseconds[name] / self.microseconds[bare]:.1f}x"
 
 
@@ -157,6 +160,8 @@ def _one_round(queue: Queue, bare: sqlite3.Connection, calls: int) -> Iterable[t
     jobs = [NewJob("kind", PAYLOAD)] * calls
     yield "bulk enqueue", _timed(calls, lambda: queue.enqueue_many(jobs))
     yield "drain", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
+    queue.enqueue_many(jobs)
+    yield HANDLED, _timed(calls, lambda: _drain(queue, (), BATCH, {}, _handle))
     queue.enqueue_many([NewJob("kind", PAYLOAD, tenant=f"tenant-{number % 100}") for number in range(calls)])
     yield "drain, 100 tenants", _timed(calls, lambda: _drain(queue, (), BATCH, {}))
     queue.enqueue_many([NewJob("kind", LARGE)] * calls)
@@ -173,6 +178,14 @@ def _statements_round(statements: Statements, calls: int) -> Iterable[tuple[str,
     statements.settle(1)
     statements.enqueue_many(calls)
     yield STATEMENTS + "drain", _timed(calls, lambda: statements.drain(BATCH))
+    statements.enqueue_many(calls)
+    yield MINIMAL, _timed(calls, lambda: minimal.drain(statements, BATCH, _handle))
+
+
+def _handle(body: object) -> object:
+    """Return the result of a job: the bench measures the queue."""
+    del body
+    return RESULT
 
 
 def _peers_round(peers: dict[str, PythonSession], calls: int) -> Iterable[tuple[str, float]]:
@@ -193,12 +206,21 @@ def _varied(count: int) -> list[NewJob]:
     ]
 
 
-def _drain(queue: Queue, jobs: Iterable[NewJob], limit: int, options: Any) -> None:
-    """Enqueue *jobs*, and settle and claim until none is left."""
+def _drain(
+    queue: Queue,
+    jobs: Iterable[NewJob],
+    limit: int,
+    options: Any,
+    handler: Callable[[object], object] | None = None,
+) -> None:
+    """Enqueue *jobs*, and settle and claim until none is left; call *handler*, if any, with each payload."""
     queue.enqueue_many(list(jobs))
     claims = queue.claim_many(worker="w", limit=limit, **options)
     while claims:
-        outcomes = [(claim, Done(RESULT)) for claim in claims]
+        if handler is None:
+            outcomes = [(claim, Done(RESULT)) for claim in claims]
+        else:
+            outcomes = [(claim, Done(handler(claim.job.payload))) for claim in claims]
         claims = queue.settle_and_claim(outcomes, worker="w", limit=limit, **options).claims
 
 

@@ -145,7 +145,7 @@ def _pinned(found: Pinned) -> Sequence[str]:
 
 
 def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
-    for handlers, rate, against, bound in found.compared():
+    for handlers, rate, against, bound in [*found.compared(), *found.limits()]:
         yield handlers, f"{_rounded(rate):,}", against, f"{_rounded(bound):,}", f"{rate / bound:.2f}"
     yield "none: idle", "", "one core", "", f"{found.idle_share:.2%}"
 

@@ -13,11 +13,11 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import holdfast
 from bench.candidates import Candidate, Durability, PythonSession, as_text
@@ -26,7 +26,8 @@ from holdfast.domain import limits
 from holdfast.storage.sqlite import sql
 from holdfast.storage.sqlite.notify import write_waiter
 
-_TOKEN = "0" * 32
+Row: TypeAlias = tuple[Any, ...]
+TOKEN = "0" * 32
 _WAKE_BYTE = 32_768
 # Values are bound by position, as the store does.
 _INSERT = sql.QUERIES["job_insert_plain"]
@@ -48,7 +49,7 @@ class Statements:
         self._path = path
         self._payload, self._result = json.dumps(payload), json.dumps(result)
         self._lock = os.open(f"{path}-holdfast", os.O_RDWR)
-        connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+        connection = sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
         connection.execute(f"pragma synchronous = {'full' if durability == 'full' else 'normal'}")
         self._cursor = connection.cursor()
         self._now = time.time_ns() // 1_000_000
@@ -72,8 +73,9 @@ class Statements:
         for job_id in drawn:
             self._commit(partial(self._insert, job_id))
 
-    def enqueue_many(self, count: int) -> None:
-        """Store jobs in one commit."""
+    def enqueue_many(self, count: int, payload: str | None = None) -> None:
+        """Store jobs in one commit, with this payload if one is given."""
+        self._payload = self._payload if payload is None else payload
         self._commit(*(partial(self._insert, ids.job_id()) for _ in range(count)))
 
     def claim(self, count: int) -> None:
@@ -93,13 +95,16 @@ class Statements:
 
     def drain(self, batch: int) -> None:
         """Lease and finish all ready jobs, which have consecutive numbers, a batch at a time."""
-        held: list[tuple[Any, ...]] = []
-        while True:
-            leased: list[tuple[Any, ...]] = []
-            self._commit(partial(self._finish_range, held), partial(self._lease_range, batch, leased))
-            if not leased:
-                return
-            held = leased
+        held = self.exchange([], batch)
+        while held:
+            held = self.exchange(held, batch)
+
+    def exchange(self, held: Sequence[Row], batch: int, result: str | None = None) -> list[Row]:
+        """Finish the leased jobs *held* with one result, and lease the next, which have consecutive numbers."""
+        leased: list[Row] = []
+        finish = partial(self._finish_range, held, self._result if result is None else result)
+        self._commit(finish, partial(self._lease_range, batch, leased))
+        return leased
 
     def put(self, payload: str) -> None:
         """Store one job with this payload."""
@@ -136,33 +141,35 @@ class Statements:
             if row is None:
                 return
             payloads.append(row[5])
-        cursor.execute(_CLAIM, (row[1], 1, _TOKEN, now, now, 1))
+        cursor.execute(_CLAIM, (row[1], 1, TOKEN, now, now, 1))
         self._held.append((row[1], row[7] + 1))
 
     def _finish(self) -> None:
         seq, epoch = self._held.pop()
-        self._cursor.execute(_DONE, (seq, self._result, self._now, epoch, _TOKEN, 1, 0))
+        self._cursor.execute(_DONE, (seq, self._result, self._now, epoch, TOKEN, 1, 0))
         self._cursor.execute(_APPEND, (seq, self._now))
 
-    def _lease_range(self, batch: int, leased: list[tuple[Any, ...]]) -> None:
+    def _lease_range(self, batch: int, leased: list[Row]) -> None:
+        if not batch:
+            return
         cursor, now = self._cursor, self._now
         values = (self._route, self._scope, self._version, now, 1, None, "w", "i", batch)
         leased += cursor.execute(_NEXT_MANY, values).fetchall()
         if leased:
-            held = {"holder": 1, "lease_token": _TOKEN, "lease_until_ms": now, "started_at_ms": now}
+            held = {"holder": 1, "lease_token": TOKEN, "lease_until_ms": now, "started_at_ms": now}
             place = {"first": leased[0][1], "last": leased[-1][1], "acknowledged": batch}
             cursor.execute(sql.QUERIES["job_claim_range_plain"], held | place)
 
-    def _finish_range(self, held: list[tuple[Any, ...]]) -> None:
+    def _finish_range(self, held: Sequence[Row], result: str) -> None:
         if not held:
             return
         cursor, now = self._cursor, self._now
-        of = {"first": held[0][1], "last": held[-1][1], "epoch": held[0][7] + 1, "token": _TOKEN, "priority": 0}
+        of = {"first": held[0][1], "last": held[-1][1], "epoch": held[0][7] + 1, "token": TOKEN, "priority": 0}
         cursor.execute("savepoint part")
-        cursor.execute(sql.QUERIES["job_done_range_plain"], of | {"result": self._result, "now": now, "lease_now": 1})
+        cursor.execute(sql.QUERIES["job_done_range_plain"], of | {"result": result, "now": now, "lease_now": 1})
         cursor.execute("release part")
-        seqs = json.dumps([row[1] for row in held])
-        cursor.execute(sql.QUERIES["events_append_done"], {"seqs": seqs, "at_ms": now})
+        place = {"first": held[0][1], "last": held[-1][1]}
+        cursor.execute(sql.QUERIES["events_append_done_range"], place | {"at_ms": now})
 
 
 def prepared(path: str, durability: Durability) -> Statements:

@@ -86,7 +86,7 @@ def _costs(title: str, costs: list[Cost]) -> Table:
 
 def _worker(found: WorkerFigures) -> Table:
     table = _table("One worker in one process", "handlers", "jobs/s", "compared with", "jobs/s", "ratio")
-    for handlers, rate, against, bound in found.compared():
+    for handlers, rate, against, bound in [*found.compared(), *found.limits()]:
         table.add_row(handlers, f"{rate:,.0f}", against, f"{bound:,.0f}", f"{rate / bound:.2f}")
     table.add_row("none: idle", "", "one core", "", f"{found.idle_share:.2%}")
     return table

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import json
 import pstats
 import sys
 import tempfile
@@ -25,8 +26,10 @@ from typing import NamedTuple, TypeAlias
 from rich.console import Console
 
 import holdfast
-from bench.candidates import BATCH
+from bench import minimal
+from bench.candidates import BATCH, payload
 from bench.holdfast_candidates import HoldfastSession
+from bench.statement_cost import prepared
 from holdfast.worker.garbage import rare_collections
 from holdfast.worker.status import WorkerMetrics
 from holdfast.worker.worker import Worker
@@ -53,6 +56,10 @@ class WorkerFigures(NamedTuple):
 
     sleeping_bare: float
     """The same sleeps in the same number of asyncio tasks, without a queue."""
+    minimal_blocking: float = 0.0
+    """Jobs per second of a minimal worker with threads, see `bench.minimal`; 0 if there is none for the engine."""
+    minimal_awaited: float = 0.0
+    """Jobs per second of one with asyncio tasks."""
 
     @property
     def slots_bound(self) -> float:
@@ -69,6 +76,15 @@ class WorkerFigures(NamedTuple):
         """The rate if the worker took no time: one core runs the engine and the event loop."""
         return 1 / (1 / self.raw + 1 / self.sleeping_bare)
 
+    def limits(self) -> list[tuple[str, float, str, float]]:
+        """Return, in the same form, the rates beside those of minimal workers."""
+        if not self.minimal_blocking:
+            return []
+        return [
+            ("sync, no-op", self.blocking, "a minimal worker", self.minimal_blocking),
+            ("async, no-op", self.awaited, "a minimal worker", self.minimal_awaited),
+        ]
+
     def compared(self) -> list[tuple[str, float, str, float]]:
         """Return each rate with its bound: handlers, rate, name of the bound, rate of the bound."""
         return [
@@ -84,15 +100,21 @@ Fresh: TypeAlias = Callable[[], AbstractContextManager[HoldfastSession]]
 """Returns a session on a new store."""
 
 
-def run_worker(fresh: Fresh, *, rounds: int, jobs: int = JOBS, idle_seconds: float = 5.0) -> WorkerFigures:
-    """Measure all figures, the engine and the worker alternating."""
+def run_worker(
+    fresh: Fresh, *, rounds: int, jobs: int = JOBS, idle_seconds: float = 5.0, minimal_in: Path | None = None
+) -> WorkerFigures:
+    """Measure all figures, the engine and the worker alternating; minimal workers use files in *minimal_in*."""
     rates: dict[str, list[float]] = {name: [] for name in ("raw", "blocking", "awaited", "sleeping")}
     bare: list[float] = []
     for _ in range(rounds):
         bare.append(jobs / asyncio.run(_bare_seconds(jobs)))
-        for name, found in rates.items():
+        for name in ("raw", "blocking", "awaited", "sleeping"):
+            found = rates[name]
             with fresh() as session, rare_collections():
                 found.append(_measure(name, session, jobs))
+        if minimal_in is not None:
+            for name in ("blocking", "awaited"):
+                rates.setdefault(f"minimal_{name}", []).append(_minimal_rate(minimal_in, name, jobs))
     with fresh() as session:
         idle = idle_share(session.queue, idle_seconds)
     medians = {name: median(found) for name, found in rates.items()}
@@ -112,6 +134,31 @@ def on_files(place: Path) -> Fresh:
                 session.close()
 
     return fresh
+
+
+def _minimal_rate(place: Path, name: str, jobs: int) -> float:
+    """Return the jobs per second of a minimal worker whose handler does nothing."""
+    with tempfile.TemporaryDirectory(dir=place) as folder, rare_collections():
+        statements = prepared(str(Path(folder) / "jobs.db"), "full")
+        body = json.dumps(payload(0))
+        for first in range(0, jobs, _FILL_BATCH):
+            statements.enqueue_many(min(_FILL_BATCH, jobs - first), body)
+        started = time.monotonic()
+        if name == "blocking":
+            minimal.run_threads(statements, BATCH, _nothing, 8)
+        else:
+            asyncio.run(minimal.run_tasks(statements, BATCH, _nothing_async, 8))
+        seconds = time.monotonic() - started
+        statements.close()
+    return jobs / seconds
+
+
+def _nothing(**_body: object) -> None:
+    pass
+
+
+async def _nothing_async(**_body: object) -> None:
+    pass
 
 
 async def _bare_seconds(jobs: int) -> float:
@@ -228,12 +275,13 @@ def main() -> None:
         show_profile(options.profile, options.jobs)
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as folder:
-        found = run_worker(on_files(Path(folder)), rounds=options.rounds, jobs=options.jobs)
+        place = Path(folder)
+        found = run_worker(on_files(place), rounds=options.rounds, jobs=options.jobs, minimal_in=place)
     _show(found, Console(highlight=False))
 
 
 def _show(found: WorkerFigures, console: Console) -> None:
-    for name, rate, other, bound in found.compared():
+    for name, rate, other, bound in [*found.compared(), *found.limits()]:
         console.print(f"{name:>22}: {rate:9,.0f}/s = {rate / bound:.2f} of {other}, {bound:,.0f}/s")
     console.print(f"{'idle':>22}: {found.idle_share:.2%} of a core")
 

@@ -17,6 +17,7 @@ def test_a_short_run_has_a_figure_for_every_target() -> None:
     assert {name for name in costs.beside() if name.startswith(call_cost.STATEMENTS)} == {
         call_cost.STATEMENTS + name for name in limits
     }
+    assert {call_cost.MINIMAL, call_cost.HANDLED} <= set(costs.beside())
     assert all(microseconds > 0 for microseconds in costs.microseconds.values())
     assert min(costs.plain_shares.values()) > 0.5
     text = StringIO()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -40,7 +39,7 @@ def states(settlements: list[Settlement]) -> list[str]:
 
 
 def forged(claim: Claim) -> Claim:
-    return replace(claim, job=changed_job(claim.job, lease_token="wrong"))
+    return Claim(changed_job(claim.job, lease_token="wrong"), claim.lease_ms)
 
 
 class TestSettleMany:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from holdfast import Queue
+from holdfast import Done, NewJob, Queue
 from holdfast.client.queue_state import state_of
 from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo, WorkerRequest
@@ -58,3 +60,24 @@ def test_a_wrong_name_is_refused_with_similar_names(queue: Queue) -> None:
 
     assert (caught.value.worker, caught.value.similar) == ("web1", ("web-1",))
     assert [row.requested for row in queue.admin.workers()] == [None, None]
+
+
+def test_the_report_shows_how_often_calls_of_live_workers_took_their_plain_form(
+    queue: Queue, clock: ManualClock
+) -> None:
+    def shown() -> list[str]:
+        return [one.detail for one in queue.admin.report().findings if one.name == "plain forms"]
+
+    queue.enqueue_many([NewJob("note")] * 3)
+    for claim in queue.claim_many(worker="web-1", limit=3):
+        queue.settle(claim, Done())
+    assert shown() == []
+
+    # Both are of one process, which counts once.
+    beat(queue, "web-1")
+    beat(queue, "web-2")
+    [detail] = shown()
+    assert re.fullmatch(r"in live workers: \d+% of 3 jobs enqueued, \d+% of 1 claims, \d+% of 3 jobs settled", detail)
+
+    clock.advance(61)
+    assert shown() == []

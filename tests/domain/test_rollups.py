@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.domain import limits, rollups
-from holdfast.domain.rollups import Ended, Rollup, RollupRow, Sums
+from holdfast.domain.rollups import CountedEnd, Ended, Rollup, RollupRow, Sums
 
 DURATIONS = st.integers(0, 40 * 86_400_000)
 NAMES = st.sampled_from(["a", "b", "c"])
 ENDED = st.lists(
-    st.builds(Ended, NAMES, NAMES, st.sampled_from(rollups.OUTCOMES[1:]), st.none() | DURATIONS, DURATIONS)
+    st.tuples(
+        st.builds(Ended, NAMES, NAMES, st.sampled_from(rollups.OUTCOMES[1:]), st.none() | DURATIONS, DURATIONS),
+        st.integers(1, 3),
+    )
 )
 ARRIVED = st.lists(st.tuples(NAMES, NAMES))
 
@@ -48,17 +51,18 @@ def test_nothing_has_no_percentile() -> None:
 
 @given(ENDED, ENDED, ARRIVED, ARRIVED)
 def test_a_merged_rollup_is_that_of_all_ends(
-    one: list[Ended], other: list[Ended], here: list[tuple[str, str]], there: list[tuple[str, str]]
+    one: list[CountedEnd], other: list[CountedEnd], here: list[tuple[str, str]], there: list[tuple[str, str]]
 ) -> None:
     parts = [rollups.fold(one, here), rollups.fold(other, there)]
     together = rollups.fold(one + other, here + there)
     assert rollups.merge(parts) == rollups.merge(reversed(parts)) == together
     assert rollups.totals(parts) == rollups.totals([together])
-    assert sum(rollups.totals(parts).values()) == len(one) + len(other) + len(here) + len(there)
+    ends = sum(count for _, count in one + other)
+    assert sum(rollups.totals(parts).values()) == ends + len(here) + len(there)
 
 
 @given(ENDED, ARRIVED)
-def test_a_rollup_is_stored_as_json_and_read_back(ended: list[Ended], arrived: list[tuple[str, str]]) -> None:
+def test_a_rollup_is_stored_as_json_and_read_back(ended: list[CountedEnd], arrived: list[tuple[str, str]]) -> None:
     rollup = rollups.fold(ended, arrived)
     assert rollups.decode(rollups.encode(rollup)) == rollup
 

@@ -61,7 +61,7 @@ class Held:
         token, raised = FORGED[place]
         job = self.claim.job
         wrong = changed_job(job, lease_token=token or self.claim.lease_token, epoch=job.epoch + raised)
-        return replace(self, claim=replace(self.claim, job=wrong))
+        return replace(self, claim=Claim(wrong, self.claim.lease_ms))
 
 
 @dataclass(frozen=True)

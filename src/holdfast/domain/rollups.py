@@ -62,6 +62,10 @@ class Ended(NamedTuple):
     ran_ms: int
 
 
+CountedEnd: TypeAlias = tuple[Ended, int]
+"""Ends that are equal, and how many there are."""
+
+
 class Sums(NamedTuple):
     """The sum over one lane, kind and outcome."""
 
@@ -84,13 +88,12 @@ class RollupRow(NamedTuple):
     data: str
 
 
-def fold(ended: Iterable[Ended], arrived: Iterable[tuple[Any, ...]]) -> Rollup:
-    """Return the sums of single ends, and of arrivals by lane and kind, the first two fields of each."""
+def fold(ended: Iterable[CountedEnd], arrived: Iterable[tuple[Any, ...]]) -> Rollup:
+    """Return the sums of ends, and of arrivals by lane and kind, the first two fields of each."""
     jobs: Counter[Key] = Counter()
     waited: dict[Key, Histogram] = {}
     ran: dict[Key, Histogram] = {}
-    # Jobs that were enqueued, claimed and settled together are equal, so counting them first leaves few.
-    for (lane, kind, outcome, waited_ms, ran_ms), count in Counter(ended).items():
+    for (lane, kind, outcome, waited_ms, ran_ms), count in ended:
         key = (lane, kind, outcome)
         jobs[key] += count
         if waited_ms is not None:

@@ -20,6 +20,7 @@ async def apply_transitions(
         return []
     adjusted = [_apply_lane_rules(routing, transition, now) for transition in decided]
     await tx.apply(adjusted, now)
+    tx.forms["settle full"] += sum(one.event == "done" for one in adjusted)
     tx.rollups.ended.extend(rollups.ended(adjusted, now))
     if routing.has_edges and (ended := [one.after.seq for one in adjusted if one.finishes]):
         await tx.wake_awaited(ended)

@@ -31,6 +31,7 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
         # In a plain form, if the engine has one for the request and the state of the store.
         found = await tx.claim_plain(request)
         if found is not None:
+            tx.forms["claim plain"] += 1
             return found.claims if found.fair_scope is None else await _complete(tx, request, found)
     return await _claim(tx, request, *await _begin(tx, request))
 
@@ -62,6 +63,7 @@ async def settle_and_claim(
             both = await tx.settle_and_claim_plain(outcomes, started, request)
             if both is not None:
                 finished, claims = both
+                tx.forms["claim plain"] += 1 if claims else 0
                 done = await settle.accept_finished(tx, outcomes, indexes, finished)
                 return [done[index] for index in range(len(outcomes))], claims
         if alone:
@@ -108,7 +110,9 @@ async def _claim(
     if "wakes" in due:
         # The jobs of schedules may have added routes.
         routing = await tx.routing()
-    return _claims(request, await _take(tx, routing, request))
+    jobs = await _take(tx, routing, request)
+    tx.forms["claim full"] += 1 if jobs else 0
+    return _claims(request, jobs)
 
 
 async def _find_held(tx: StoreTransaction, request: ClaimRequest, claimer: Claimer) -> list[Claim]:

@@ -37,6 +37,15 @@ def _stored_new(job: Job) -> StoredJob:
     return stored
 
 
+def _stored_plain(
+    tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], jobs: Sequence[Job]
+) -> list[StoredJob]:
+    """Count jobs that a plain form has stored, and return the result."""
+    tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
+    tx.forms["enqueue plain"] += len(jobs)
+    return [_stored_new(job) for job in jobs]
+
+
 async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJob:
     """Store one job."""
     if tx.resent and new.digest is None:
@@ -46,6 +55,7 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
             return StoredJob(job_of(stored), created=True)
     plain = await tx.insert_plain(new)
     if plain is not None:
+        tx.forms["enqueue plain"] += 1
         arrived = tx.rollups.arrived
         arrived.append(new.settings.route)
         if len(arrived) > tx.rollups.LONG:
@@ -63,8 +73,7 @@ async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.Chec
         generated = [new.id for new in checked_jobs if new.digest is None]
         found = {row.id: StoredJob(job_of(row), created=True) for row in await tx.jobs_by_id(generated)}
     elif checked_jobs and (plain := await tx.insert_alike(checked_jobs)) is not None:
-        tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
-        return [_stored_new(job) for job in plain]
+        return _stored_plain(tx, checked_jobs, plain)
     others = iter(await enqueue_jobs(tx, [new for new in checked_jobs if new.id not in found]))
     return [found.get(new.id) or next(others) for new in checked_jobs]
 
@@ -107,8 +116,7 @@ async def enqueue_jobs(
         if is_plain and not is_bounded and routing.recorded_lanes.isdisjoint(lanes):
             tx.topics.update(notifications.LANE_TOPIC + route.lane for route in routes)
             jobs = await tx.insert_plain_jobs(checked_jobs, numbers, routing, await tx.now())
-            tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
-            return [_stored_new(job) for job in jobs]
+            return _stored_plain(tx, checked_jobs, jobs)
         now, keys = await tx.now(), {_key(new) for new in shared if new.dedupe_for_ms is not None}
         kept = await tx.kept_jobs(keys, now) if keys else {}
         call = _EnqueueCall(routing, now, known, holders, {}, kept, [], sessions, set())
@@ -494,6 +502,7 @@ async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
     entries = {job.seq: routes[key].number for key, job in call.unwritten if key.session} if call.sessions else {}
     jobs = [job for _, job in call.unwritten]
     call.unwritten.clear()
+    tx.forms["enqueue full"] += len(jobs)
     tx.rollups.arrived.extend((job.lane, job.kind) for job in jobs)
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, call.now)
     await notify_jobs(tx, jobs)

@@ -23,6 +23,7 @@ from holdfast.domain.overview import late_findings
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.operations import flow_limits, rollups, webhook_events
 from holdfast.storage import contract, notifications
+from holdfast.storage.plain_contract import Form
 
 _BEYOND = 1 << 62
 
@@ -151,7 +152,24 @@ def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
 
 async def report(tx: contract.StoreTransaction) -> results.StoreReport:
     """Return the engine's findings about the store and the findings about jobs."""
-    return results.StoreReport([*await tx.health(), *await problems(tx)])
+    return results.StoreReport([*await tx.health(), *await _form_findings(tx), *await problems(tx)])
+
+
+async def _form_findings(tx: contract.StoreTransaction) -> list[results.Finding]:
+    """Return how often calls of the processes of live workers took their plain form; nothing if they made none."""
+    since_ms = (await tx.now()).wall_ms - limits.WORKER_SILENT_MS
+    forms = await tx.forms_of_workers(since_ms, limits.PAGE_MAX)
+    shares = []
+    counted: tuple[tuple[Form, Form, str], ...] = (
+        ("enqueue plain", "enqueue full", "jobs enqueued"),
+        ("claim plain", "claim full", "claims"),
+        ("settle plain", "settle full", "jobs settled"),
+    )
+    for plain, full, unit in counted:
+        total = forms.get(plain, 0) + forms.get(full, 0)
+        if total:
+            shares.append(f"{forms.get(plain, 0) / total:.0%} of {total} {unit}")
+    return [results.Finding("plain forms", "ok", f"in live workers: {', '.join(shares)}")] if shares else []
 
 
 async def problems(tx: contract.StoreTransaction) -> list[results.Finding]:
@@ -300,12 +318,12 @@ async def event_page(
 
 
 async def write_worker(tx: contract.StoreTransaction, worker: results.WorkerInfo) -> results.WorkerRequest | None:
-    """Write the row of one start of a worker and what its process has counted; delete a chunk of outdated rows.
+    """Write the row of one start of a worker and what this process has counted; delete a chunk of outdated rows.
 
     Return what was requested of this start.
     """
     now = await tx.now()
-    requested = await tx.write_worker(worker, now)
+    requested = await tx.write_worker(worker, tx.forms, now)
     await rollups.write(tx)
     await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
     return requested

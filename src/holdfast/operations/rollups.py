@@ -1,15 +1,16 @@
 """Rollups: written by each process that settles or enqueues, merged and deleted by maintenance."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.domain import clock, limits, rollups
-from holdfast.domain.rollups import Ended
+from holdfast.domain.rollups import CountedEnd, Ended
 from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.runners import append_counted
 
 
-def ended(transitions: Iterable[Transition], now: clock.Now) -> list[Ended]:
+def ended(transitions: Iterable[Transition], now: clock.Now) -> list[CountedEnd]:
     """Return what *transitions* end: jobs, and attempts that are retried."""
     found = []
     for one in transitions:
@@ -20,7 +21,8 @@ def ended(transitions: Iterable[Transition], now: clock.Now) -> list[Ended]:
             started_at_ms = before.started_at_ms or 0
             waited_ms = started_at_ms - before.due_at_ms if ran else None
             found.append(Ended(after.lane, after.kind, outcome, waited_ms, now.wall_ms - started_at_ms if ran else 0))
-    return found
+    # Those of one call are often equal.
+    return list(Counter(found).items())
 
 
 async def write(tx: StoreTransaction) -> None:

@@ -5,10 +5,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.domain import clock, errors, limits, transitions
-from holdfast.domain.claims import Claim, JobFence, Settlement, accepted, fence_of
-from holdfast.domain.job import Job, JobRow, columns_of, job_of, row_of
+from holdfast.domain.claims import (
+    Claim,
+    JobFence,
+    Settlement,
+    accepted,
+    ends_if_done,
+    fence_of,
+    job_id_of,
+    number_of,
+)
+from holdfast.domain.job import JobRow, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
-from holdfast.domain.rollups import Ended
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations import artifacts, enqueue, gates, lease
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
@@ -135,7 +143,7 @@ def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int,
     last: CheckedOutcome | None = None
     plain = False
     for index, (claim, checked) in enumerate(outcomes):
-        seq = fence_of(claim).seq
+        seq = number_of(claim)
         if checked is not last:
             # Most outcomes of a worker are the same object.
             last, plain = checked, is_plain_success(checked)
@@ -152,12 +160,11 @@ def _accept_one(
     tx: StoreTransaction, claim: Claim, checked: CheckedOutcome, finished: FinishedJobs
 ) -> Settlement | None:
     """Return the settlement of a job that a plain form has finished; None if it has not, or others depend on it."""
-    fence = fence_of(claim)
-    row = finished.jobs.get(fence.seq)
+    row = finished.jobs.get(number_of(claim))
     if row is None or row[-1]:
         return None
-    tx.topics.add(notifications.JOB_TOPIC + fence.job_id)
-    _count(tx, (columns_of(claim.job).done_at(finished.at.wall_ms),))
+    tx.topics.add(notifications.JOB_TOPIC + job_id_of(claim))
+    _count(tx, (claim,), finished.at)
     return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
 
 
@@ -171,36 +178,33 @@ async def accept_finished(
     now = finished.at
     done: dict[int, Settlement] = {}
     linked: list[transitions.Transition] = []
-    topics, job_topic, now_ms = tx.topics, notifications.JOB_TOPIC, now.wall_ms
-    ended = []
-    last: tuple[Any, ...] = ()
-    current, is_linked = last, False
-    make_job: partial[Job] | None = None
+    claims: list[Claim] = []
+    current: tuple[Any, ...] = ()
     last_checked: CheckedOutcome | None = None
     for seq, row in finished.jobs.items():
         index = indexes[seq]
         claim, checked = outcomes[index]
-        if row is not last:
-            # Jobs that were finished together have the same object.
-            last, current, is_linked, make_job = row, row[:-1], row[-1], None
-        if make_job is None or checked is not last_checked:
-            make_job, last_checked = partial(transitions.succeeded_job, current, checked, now), checked
-        if is_linked:
-            linked.append(transitions.succeeded(row_of(claim.job), current, checked, now))
-        else:
-            topics.add(job_topic + fence_of(claim).job_id)
+        if row is not current or checked is not last_checked:
+            # Jobs that were finished together have the same objects.
+            current, last_checked = row, checked
+            make_job = partial(transitions.succeeded_job, row[:-1], checked, now)
+        if row[-1]:
+            linked.append(transitions.succeeded(row_of(claim.job), row[:-1], checked, now))
         done[index] = accepted(claim, make_job)
-        ended.append(columns_of(claim.job).done_at(now_ms))
-    _count(tx, ended)
+        claims.append(claim)
+    topic = notifications.JOB_TOPIC
+    tx.topics.update([topic + job_id for job_id in map(job_id_of, claims)])
+    _count(tx, claims, now)
     if linked:
         await finish_transitions(tx, None, linked, now)
     return done
 
 
-def _count(tx: StoreTransaction, ended: Sequence[Ended]) -> None:
+def _count(tx: StoreTransaction, claims: Sequence[Claim], now: clock.Now) -> None:
     """Count jobs that a plain form has finished."""
+    tx.forms["settle plain"] += len(claims)
     counted = tx.rollups.ended
-    counted += ended
+    counted += ends_if_done(claims, now.wall_ms)
     if len(counted) > tx.rollups.LONG:
         tx.rollups.fold()
 

@@ -6,8 +6,9 @@ result, the operation makes no other call.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import new_job, outcomes
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
@@ -15,6 +16,9 @@ from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import SessionClaim, SessionFence, SessionRequest
+
+Form: TypeAlias = Literal["enqueue plain", "enqueue full", "claim plain", "claim full", "settle plain", "settle full"]
+"""What is counted by form: jobs that were enqueued and settled, and calls that have claimed."""
 
 
 class ClaimedJobs(NamedTuple):
@@ -57,6 +61,8 @@ class PlainForms(ABC):
     """Whether an earlier run of the operation may have committed; only an engine that can lose a reply sets it."""
     fuses: bool = False
     """Whether the engine has a plain form that settles and claims."""
+    forms: Counter[Form]
+    """What this process has done with this store, by form; operations add to it."""
 
     def compose(self) -> None:
         """Record that the operation is followed by another in this transaction: no form may be the whole of it."""

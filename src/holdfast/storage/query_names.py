@@ -179,6 +179,7 @@ SharedQuery: TypeAlias = Literal[
     "worker_request",
     "worker_write",
     "workers_delete",
+    "workers_forms",
     "workers_newest",
     "workers_of_name",
     # access

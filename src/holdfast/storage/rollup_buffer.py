@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from holdfast.domain import rollups
 from holdfast.domain.new_job import SYSTEM_LANE
-from holdfast.domain.rollups import Ended, Rollup
+from holdfast.domain.rollups import CountedEnd, Rollup
 
 WRITE_SECONDS = 10.0
 """How often a process that writes also writes what it has counted."""
@@ -23,7 +23,7 @@ class RollupBuffer:
     """The length of a list from which on an operation folds the lists."""
 
     def __init__(self) -> None:
-        self.ended: list[Ended] = []
+        self.ended: list[CountedEnd] = []
         """Ends of jobs and attempts, to which operations append."""
         self.arrived: list[tuple[Any, ...]] = []
         """The routes of new jobs, or their lanes and kinds."""

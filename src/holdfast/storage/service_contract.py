@@ -1,9 +1,10 @@
 """The part of the storage contract for the HTTP service and operators: tokens, audit log, workers, health."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.domain import access, clock, job, results, strict_json
+from holdfast.storage.plain_contract import Form
 from holdfast.storage.webhook_contract import WebhookTransaction
 
 
@@ -57,8 +58,14 @@ class ServiceTransaction(WebhookTransaction):
     # --- workers and health -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def write_worker(self, worker: results.WorkerInfo, now: clock.Now) -> results.WorkerRequest | None:
-        """Store the self-reported status of one start of a worker; return what was requested of it."""
+    async def write_worker(
+        self, worker: results.WorkerInfo, forms: Mapping[Form, int], now: clock.Now
+    ) -> results.WorkerRequest | None:
+        """Store the status of one start of a worker, and what the process has counted; return what was requested."""
+
+    @abstractmethod
+    async def forms_of_workers(self, since_ms: int, limit: int) -> Mapping[Form, int]:
+        """Return how often calls took each form, over processes of workers that have reported since a time."""
 
     @abstractmethod
     async def request_worker(self, worker: str, requested: results.WorkerRequest) -> None:

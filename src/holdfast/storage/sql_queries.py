@@ -1,6 +1,7 @@
 """How the SQL engines send named queries; the base of the parts of `SqlTransaction`."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
@@ -11,6 +12,7 @@ from holdfast.domain.events import Event
 from holdfast.domain.job import JobRow, State
 from holdfast.domain.sessions import Head, Session
 from holdfast.storage import contract, query_names
+from holdfast.storage.plain_contract import Form
 
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = list[Row]
@@ -196,8 +198,10 @@ class SqlRecords(SqlQueries):
         [[deleted]] = await self.query("message_ids_delete", {"before": before_ms, "limit": limit})
         return int(deleted)
 
-    async def write_worker(self, worker: results.WorkerInfo, now: clock.Now) -> results.WorkerRequest | None:
-        """Store the self-reported status of one start of a worker; return what was requested of it."""
+    async def write_worker(
+        self, worker: results.WorkerInfo, forms: Mapping[Form, int], now: clock.Now
+    ) -> results.WorkerRequest | None:
+        """Store the status of one start of a worker, and what the process has counted; return what was requested."""
         values = {
             "worker": worker.worker,
             "incarnation": worker.incarnation,
@@ -210,11 +214,21 @@ class SqlRecords(SqlQueries):
             "switches": worker.switches,
             "switches_saved": worker.switches_saved,
             "hold_left_ms": None if worker.hold_left is None else round(1000 * worker.hold_left),
+            "forms": strict_json.compact(dict(forms)),
             **{name: strict_json.compact(list(getattr(worker, name))) for name in _WORKER_LISTS},
             "now": now.wall_ms,
         }
         [[requested]] = await self.query("worker_write", values)
         return cast("results.WorkerRequest | None", requested)
+
+    async def forms_of_workers(self, since_ms: int, limit: int) -> dict[Form, int]:
+        """Return how often calls took each form, over processes of workers that have reported since a time."""
+        rows = await self.query("workers_forms", {"since": since_ms, "limit": limit})
+        total: Counter[Form] = Counter()
+        # Workers of one process report the same counts.
+        for text in {row[:2]: row[2] for row in reversed(rows)}.values():
+            total.update(strict_json.decode(text))
+        return total
 
     async def request_worker(self, worker: str, requested: results.WorkerRequest) -> None:
         """Request every start of a worker to drain or stop; a request to stop is not replaced."""

@@ -6,6 +6,7 @@ differently.
 
 import secrets
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -19,6 +20,7 @@ from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import CheckedJob, DedupeKey, new_job
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable, fair_key_of
 from holdfast.storage.contract import Claimer, JobMatch, JobPosition, NextTimes, PassName
+from holdfast.storage.plain_contract import Form
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sql_access import SqlAccess
@@ -56,6 +58,7 @@ class RoutingCache:
     def __init__(self) -> None:
         self.newest: RoutingTable | None = None
         self.rollups = RollupBuffer()
+        self.forms: Counter[Form] = Counter()
 
 
 class SqlTransaction(
@@ -63,12 +66,13 @@ class SqlTransaction(
 ):
     """The storage contract by named queries."""
 
-    __slots__ = ("_cache", "rollups")
+    __slots__ = ("_cache", "forms", "rollups")
 
     def __init__(self, cache: RoutingCache) -> None:
         super().__init__()
         self._cache = cache
         self.rollups = cache.rollups
+        self.forms = cache.forms
 
     # --- routing ----------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,7 @@
 """Health checks of the SQLite library, the file and its modes."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from holdfast.domain import results
 from holdfast.storage.sql_transaction import SqlTransaction
@@ -30,16 +28,6 @@ async def examine(tx: SqlTransaction, path: str) -> list[results.Finding]:
         _integrity(integrity),
         *([] if path == connection.MEMORY else [_log_size(path), _file_system(path), _space(path)]),
     ]
-
-
-def form_findings(forms: Mapping[Any, int]) -> list[results.Finding]:
-    """Return how often calls of this process took their plain form; nothing if it has made none."""
-    shares = []
-    for call, unit in (("enqueue", "jobs"), ("claim", "calls"), ("settle", "jobs")):
-        plain, full = forms.get(f"{call} plain", 0), forms.get(f"{call} full", 0)
-        if plain + full:
-            shares.append(f"{call} {plain / (plain + full):.0%} of {plain + full} {unit}")
-    return [results.Finding("plain forms", "ok", f"in this process: {', '.join(shares)}")] if shares else []
 
 
 def _version(version: str) -> results.Finding:

@@ -1,17 +1,17 @@
 """The narrow row of a job: its columns in the order of the statements, and the values that few jobs have."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from holdfast.domain import limits, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_under
+from holdfast.domain.claims import Claim, ClaimRequest, held_together
 from holdfast.domain.clock import Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
 from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
-from holdfast.domain.rollups import Ended
+from holdfast.domain.rollups import CountedEnd, Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.query_names import QueryName
@@ -281,16 +281,43 @@ def events_of_done(seqs: list[int], now: Now) -> tuple[QueryName, dict[str, Any]
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class PlainClaim(NamedTuple):
+class PlainClaim:
     """What the jobs of one plain claim have in common."""
 
-    routing: RoutingTable
-    request: ClaimRequest
-    now: Now
-    are_usual: bool
-    """Whether none of them has one of the values that few jobs have."""
-    ended: dict[tuple[int, int, int], Ended] | None = None
-    """What is counted of jobs that are done, by route, due time and end: the same for most jobs of a large claim."""
+    __slots__ = ("are_usual", "now", "request", "routing")
+
+    def __init__(self, routing: RoutingTable, request: ClaimRequest, now: Now, *, are_usual: bool) -> None:
+        self.routing = routing
+        self.request = request
+        self.now = now
+        self.are_usual = are_usual
+        """Whether none of them has one of the values that few jobs have."""
+
+    def usual_priority(self, row: Row) -> int | None:
+        """Return the priority of a job if it has none of the values that few jobs have, and no gate counts it."""
+        return None if row[PACKED] is not None or self.routing.limits else row[4]
+
+    def are_all_usual(self) -> bool:
+        """Return whether the same is true of all jobs of the claim."""
+        return self.are_usual and not self.routing.limits
+
+    def job_of(self, row: Row, index: int) -> Job:
+        """Return the job of a row, at this index in the claim."""
+        return job_of(ClaimedRow(self, row, index))
+
+    def done_at(self, rows: Iterable[Row], now_ms: int) -> list[CountedEnd]:
+        """Return what is counted of jobs that are done."""
+        started_ms, ends = self.now.wall_ms, []
+        counts: dict[tuple[int, int], int] = {}
+        for key in map(_route_and_due_time, rows):
+            counts[key] = counts.get(key, 0) + 1
+        for (route, due_at_ms), count in counts.items():
+            lane, kind, *_ = self.routing.by_number[route].key
+            ends.append((Ended(lane, kind, "done", started_ms - due_at_ms, now_ms - started_ms), count))
+        return ends
+
+
+_route_and_due_time: Final = itemgetter(8, 6)
 
 
 def is_recorded(row: Row) -> bool:
@@ -313,14 +340,8 @@ def fair_key_in(row: Row) -> str:
 
 def claims_of(claimed: PlainClaim, rows: Sequence[Row]) -> list[Claim]:
     """Return the claims of the jobs of a plain claim, in order."""
-    request, new = claimed.request, tuple.__new__
-    token, lease_ms = request.lease_token, request.lease_ms
-    return [
-        held_under(
-            new(JobFence, (row[1], row[2], row[7] + 1, token)), job_of(ClaimedRow(claimed, row, index)), lease_ms
-        )
-        for index, row in enumerate(rows)
-    ]
+    held = [(row[1], row[2], row[7] + 1, row) for row in rows]
+    return held_together(claimed, held, claimed.request.lease_token, claimed.request.lease_ms)
 
 
 class ClaimedRow(LazyRow):
@@ -332,15 +353,6 @@ class ClaimedRow(LazyRow):
         self._claim = claim
         self._row = row
         self._index = index
-
-    def usual_priority(self) -> int | None:
-        """Return the priority if the job has none of the values that few jobs have, and no gate counts it."""
-        row = self._row
-        return None if row[PACKED] is not None or self._claim.routing.limits else row[4]
-
-    def are_all_usual(self) -> bool:
-        """Return whether the same is true of all jobs of the claim."""
-        return self._claim.are_usual and not self._claim.routing.limits
 
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])
@@ -363,21 +375,10 @@ class ClaimedRow(LazyRow):
             return 0
         return 1 if self._row[PACKED] is None else seldom(self._row).unacknowledged + 1
 
-    def done_at(self, now_ms: int) -> Ended:
-        """Return what is counted of the job if it is done."""
-        row, claim = self._row, self._claim
-        due_at_ms, route, known = row[6], row[8], claim.ended
-        if known is not None and (alike := known.get((route, due_at_ms, now_ms))) is not None:
-            return alike
-        key, started_ms = claim.routing.by_number[route].key, claim.now.wall_ms
-        ended = tuple.__new__(Ended, (key[0], key[1], "done", started_ms - due_at_ms, now_ms - started_ms))
-        if known is not None:
-            known[route, due_at_ms, now_ms] = ended
-        return ended
-
     def make(self) -> JobRow:
         """Return the row."""
-        routing, request, now, _, _ = self._claim
+        claim = self._claim
+        routing, request, now = claim.routing, claim.request, claim.now
         row, none = self._row, None
         if row[PACKED] is not None:
             return transitions.claim(ready_job(routing, row), request, self._index, now).after
@@ -397,7 +398,8 @@ class ClaimedRow(LazyRow):
 
     def usual(self) -> UsualColumns | None:
         """Return the columns if the job has none of the values that few jobs have."""
-        routing, request, now, _, _ = self._claim
+        claim = self._claim
+        routing, request, now = claim.routing, claim.request, claim.now
         _, seq, job_id, tenant, priority, payload, due_at_ms, epoch, route, packed = self._row[:10]
         if packed is not None:
             return None

@@ -14,12 +14,13 @@ from holdfast.domain import errors, masking
 from holdfast.domain.clock import Clock
 from holdfast.storage import contract, store
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.plain_contract import Form
 from holdfast.storage.rollup_buffer import RollupBuffer
 from holdfast.storage.sqlite import fork_safety, notify
 from holdfast.storage.sqlite.connection import MEMORY, SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
 from holdfast.storage.sqlite.readers import Readers
-from holdfast.storage.sqlite.transaction import Form, Observer, SqliteState, unobserved
+from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
 from holdfast.storage.sqlite.writer import Writer
 
 T = TypeVar("T")

@@ -2,13 +2,12 @@
 
 import contextlib
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, fence_of
+from holdfast.domain.claims import Claim, ClaimRequest, held_by, number_of, taken_with
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
@@ -21,7 +20,7 @@ from holdfast.storage.select_ready import select_alone
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 from holdfast.storage.sqlite import narrow_rows, plain_gates, sql
-from holdfast.storage.sqlite.health import examine, form_findings
+from holdfast.storage.sqlite.health import examine
 from holdfast.storage.sqlite.narrow_rows import PAYLOAD_CHARS_MAX
 
 Observer: TypeAlias = Callable[[str], object]
@@ -51,17 +50,12 @@ def close_connection(cursor: sqlite3.Cursor) -> None:
 _NO_VALUES: Mapping[str, Any] = {}
 
 
-Form: TypeAlias = Literal["enqueue plain", "enqueue full", "claim plain", "claim full", "settle plain", "settle full"]
-
-
 class SqliteState(RoutingCache):
     """The state shared by the transactions of one store."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path
-        self.forms: Counter[Form] = Counter()
-        """How many jobs were enqueued and settled, and how many calls have claimed, in plain and in full form."""
         self._plans: _Plans | None = None
 
     def plans(self) -> "_Plans | None":
@@ -80,7 +74,7 @@ class SqliteTransaction(SqlTransaction):
     cursor, which the traceback would keep alive, the statement and its snapshot would stay open.
     """
 
-    __slots__ = ("_clock", "_cursor", "_forms", "_observe", "_path")
+    __slots__ = ("_clock", "_cursor", "_observe", "_path")
     _cache: SqliteState
 
     def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
@@ -88,7 +82,7 @@ class SqliteTransaction(SqlTransaction):
         self.topics = set()
         self._cache = state
         self.rollups = state.rollups
-        self._forms = state.forms
+        self.forms = state.forms
         self._path = state.path
         self._cursor = cursor
         self._clock = clock
@@ -153,7 +147,6 @@ class SqliteTransaction(SqlTransaction):
         if plan.tagged:
             await self._insert_tags([(seq, new.settings.tags_json)])
         self.topics.add(plan.topic)
-        self._forms["enqueue plain"] += 1
         return job_of(NewRow(new, seq, plan.fair_key, now))
 
     async def insert_plain_jobs(
@@ -168,7 +161,6 @@ class SqliteTransaction(SqlTransaction):
             await self.query("job_insert_body", many=bulk.bodies)
         if bulk.tagged:
             await self._insert_tags((seq, new.settings.tags_json) for new, seq in zip(jobs, seqs, strict=True))
-        self._forms["enqueue plain"] += len(jobs)
         return bulk.jobs
 
     def claim_plain(self, request: ClaimRequest) -> Coroutine[Any, Any, ClaimedJobs | None]:
@@ -194,15 +186,13 @@ class SqliteTransaction(SqlTransaction):
         packed, holder = row[narrow_rows.PACKED], row[-1]
         if packed is not None and narrow_rows.is_recorded(row):
             return None
-        # By the constructors, each of these would take twice the time.
-        claimed = tuple.__new__(narrow_rows.PlainClaim, (plans.routing, request, now, packed is None, None))
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual=packed is None)
         if holder is not None:
             self._observe("job_claim_next")
             values = (row[1], holder, token, lease_ms + request.lease_ms, wall_ms, request.acknowledged)
             cursor.execute(_CLAIM_PLAIN if packed is None else _CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, [row])
-        self._forms["claim plain"] += 1
         last_fair_key, fair_key = row[0], row[3] if packed is None else narrow_rows.fair_key_in(row)
         if fair_key != last_fair_key:
             await self.set_last_fair_key(f"{plan.scope}{row[4]}", fair_key, now, first=last_fair_key is None)
@@ -231,7 +221,7 @@ class SqliteTransaction(SqlTransaction):
         are_usual = narrow_rows.are_usual(rows)
         if not rows or (not are_usual and any(map(narrow_rows.is_recorded, rows))):
             return None
-        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual, {})
+        claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual=are_usual)
         if plan.gated:
             counting = await plain_gates.admit(self, plans.routing, rows, now)
             if counting is None:
@@ -240,7 +230,6 @@ class SqliteTransaction(SqlTransaction):
         else:
             await self._lease_many(claimed, rows)
         claims = narrow_rows.claims_of(claimed, rows)
-        self._forms["claim plain"] += 1
         row = rows[-1]
         last_fair_key, fair_key, scope = row[0], narrow_rows.fair_key_in(row), f"{plan.scope}{row[4]}"
         if len(rows) < limit:
@@ -286,16 +275,17 @@ class SqliteTransaction(SqlTransaction):
 
     async def _finish_one(self, claim: Claim, checked: outcomes.CheckedOutcome) -> FinishedJobs:
         now = self._clock.now()
-        seq, _, epoch, token = fence_of(claim)
-        columns = columns_of(claim.job)
+        seq, (epoch, token) = number_of(claim), held_by(claim)
+        taken, row = taken_with(claim)
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
         cursor, gated, event_count = self._cursor, False, 0
-        priority = columns.usual_priority() if type(columns) is narrow_rows.ClaimedRow else None
+        priority = taken.usual_priority(row) if type(taken) is narrow_rows.PlainClaim else None
         self._observe("job_done_unchanged")
         if priority is not None:
             cursor.execute(_DONE_PLAIN, (*held, priority))
         else:
-            priority, event_count, gated = columns.priority, columns.event_count, self._may_be_gated(claim)
+            columns, gated = columns_of(claim.job), self._may_be_gated(claim)
+            priority, event_count = columns.priority, columns.event_count
             cursor.execute(_DONE_UNCHANGED, (*held, priority, event_count, 1 if gated else 0))
         rows: Rows = []
         if cursor.rowcount:
@@ -310,7 +300,6 @@ class SqliteTransaction(SqlTransaction):
             finished = rows[0][1:-2]
         self._observe("events_append_done_one")
         cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
-        self._forms["settle plain"] += 1
         if rows:
             await self._wake_after(rows)
         elif gated:
@@ -329,20 +318,18 @@ class SqliteTransaction(SqlTransaction):
         now = self._clock.now()
         times = {"now": now.wall_ms, "lease_now": now.lease_ms}
         results: dict[tuple[int, str], tuple[Claim, dict[int, str | None]]] = {}
-        last_epoch, last_token = 0, ""
-        group: dict[int, str | None] = {}
         for claim, checked in settlements:
-            seq, _, epoch, token = fence_of(claim)
-            if epoch != last_epoch or token is not last_token:
-                last_epoch, last_token = epoch, token
-                _, group = results.setdefault((epoch, token), (claim, {}))
-            group[seq] = checked.result_json
+            held_as = held_by(claim)
+            found = results.get(held_as)
+            if found is None:
+                results[held_as] = found = (claim, {})
+            found[1][number_of(claim)] = checked.result_json
         finished: dict[int, Row] = {}
         others: list[Row] = []
         for (epoch, token), (first, group) in results.items():
             held = {"epoch": epoch, "token": token, **times}
-            if len(group) >= _GROUP_MIN and (found := await self._finish_group(first, group, held)):
-                finished |= found
+            if len(group) >= _GROUP_MIN and (done := await self._finish_group(first, group, held)):
+                finished |= done
             else:
                 others += [(seq, epoch, token, result) for seq, result in group.items()]
         if others:
@@ -353,9 +340,8 @@ class SqliteTransaction(SqlTransaction):
             seqs = list(finished)
             if others or len(results) > 1:
                 # In the order of the call.
-                seqs = [seq for claim, _ in settlements if (seq := fence_of(claim).seq) in finished]
+                seqs = [seq for claim, _ in settlements if (seq := number_of(claim)) in finished]
             await self._change(*narrow_rows.events_of_done(seqs, now), len(seqs))
-            self._forms["settle plain"] += len(seqs)
         return FinishedJobs(now, finished)
 
     async def _wake_after(self, rows: Rows) -> None:
@@ -375,7 +361,8 @@ class SqliteTransaction(SqlTransaction):
         values: dict[str, Any] = {"priority": priority, "event_count": event_count, "gated": gated, **held}
         lowest, highest, different = min(results), max(results), set(results.values())
         name: QueryName = "job_done_each"
-        are_usual = type(columns) is narrow_rows.ClaimedRow and columns.are_all_usual()
+        taken, _ = taken_with(first)
+        are_usual = type(taken) is narrow_rows.PlainClaim and taken.are_all_usual()
         if len(different) > 1:
             values["results"] = results
         elif are_usual and highest - lowest < len(results):
@@ -398,7 +385,6 @@ class SqliteTransaction(SqlTransaction):
 
     async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs, and large payloads apart from them."""
-        self._forms["enqueue full"] += len(jobs)
         await self._change_rows("job_insert", [narrow_rows.new_row(route.number, job) for route, job in jobs])
         bodies = [(job.seq, job.payload_json) for _, job in jobs if len(job.payload_json) > PAYLOAD_CHARS_MAX]
         if bodies:
@@ -475,19 +461,11 @@ class SqliteTransaction(SqlTransaction):
 
     async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose ready jobs in claim order; there is no other writer to take them."""
-        selected = await select_alone(self, request)
-        if selected is not None:
-            self._forms["claim full"] += 1
-        return selected
-
-    async def apply(self, decided: Sequence[transitions.Transition], now: Now) -> None:
-        """Write decided transitions, their history and their events."""
-        self._forms["settle full"] += sum(transition.event == "done" for transition in decided)
-        await super().apply(decided, now)
+        return await select_alone(self, request)
 
     async def health(self) -> list[Finding]:
-        """Return the state of the library, the file and its modes, and how often calls took their plain forms."""
-        return [*await examine(self, self._path), *form_findings(self._forms)]
+        """Return the state of the library, the file and its modes."""
+        return await examine(self, self._path)
 
     def _bind(self, name: QueryName, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the text and its values. Some statements for many values have a faster text for one."""

@@ -372,7 +372,8 @@ create table holdfast.incarnation (
 -- Two concurrent starts cannot both be the newest.
 create unique index incarnation_newest on holdfast.incarnation (worker) where superseded = 0;
 
--- The registry of workers: their settings and the time of their last report. For information only.
+-- The registry of workers: their settings, the time of their last report, and how often calls of the process that wrote
+-- it took their plain form, as JSON. For information only.
 create table holdfast.worker (
     worker         text collate "C" not null,
     incarnation    text collate "C" not null,
@@ -389,6 +390,7 @@ create table holdfast.worker (
     switches       bigint not null,
     switches_saved bigint not null,
     hold_left_ms   bigint,
+    forms          text not null,
     requested      text,
     started_at_ms  bigint not null,
     beat_at_ms     bigint not null,

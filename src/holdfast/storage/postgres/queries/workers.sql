@@ -12,15 +12,16 @@ update holdfast.worker set requested = case requested when 'stop' then 'stop' el
 -- Store the self-reported status of one start of a worker, and read what was requested of it.
 insert into holdfast.worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
-    switches, switches_saved, hold_left_ms, started_at_ms, beat_at_ms
+    switches, switches_saved, hold_left_ms, forms, started_at_ms, beat_at_ms
 ) values (
     %(worker)s, %(incarnation)s, %(host)s, %(process)s, %(version)s, %(state)s, %(concurrency)s, %(running)s, %(lanes)s,
-    %(kinds)s, %(capabilities)s, %(loaded)s, %(switches)s, %(switches_saved)s, %(hold_left_ms)s, %(now)s, %(now)s
+    %(kinds)s, %(capabilities)s, %(loaded)s, %(switches)s, %(switches_saved)s, %(hold_left_ms)s, %(forms)s,
+    %(now)s, %(now)s
 )
 on conflict (worker, incarnation) do update
    set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
        switches = excluded.switches, switches_saved = excluded.switches_saved,
-       hold_left_ms = excluded.hold_left_ms, beat_at_ms = excluded.beat_at_ms
+       hold_left_ms = excluded.hold_left_ms, forms = excluded.forms, beat_at_ms = excluded.beat_at_ms
 returning requested;
 
 -- name: workers_delete
@@ -31,6 +32,10 @@ delete from holdfast.worker
                                   order by beat_at_ms
                                   limit %(limit)s
                                     for update skip locked);
+
+-- name: workers_forms
+-- Read how often calls took their plain form, of the workers that have reported since a time, newest report first.
+select host, process, forms from holdfast.worker where beat_at_ms >= %(since)s order by beat_at_ms desc limit %(limit)s;
 
 -- name: workers_newest
 -- Read the workers that reported last, and how many jobs each holds.

@@ -285,7 +285,8 @@ create table holdfast_incarnation (
     primary key (worker, incarnation)
 ) strict, without rowid;
 
--- The registry of workers: their settings and the time of their last report. For information only.
+-- The registry of workers: their settings, the time of their last report, and how often calls of the process that wrote
+-- it took their plain form, as JSON. For information only.
 create table holdfast_worker (
     worker         text not null,
     incarnation    text not null,
@@ -302,6 +303,7 @@ create table holdfast_worker (
     switches       integer not null,
     switches_saved integer not null,
     hold_left_ms   integer,
+    forms          text not null,
     requested      text,
     started_at_ms  integer not null,
     beat_at_ms     integer not null,

@@ -12,15 +12,16 @@ update holdfast_worker set requested = case requested when 'stop' then 'stop' el
 -- Store the self-reported status of one start of a worker, and read what was requested of it.
 insert into holdfast_worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
-    switches, switches_saved, hold_left_ms, started_at_ms, beat_at_ms
+    switches, switches_saved, hold_left_ms, forms, started_at_ms, beat_at_ms
 ) values (
     :worker, :incarnation, :host, :process, :version, :state, :concurrency, :running, :lanes, :kinds, :capabilities,
-    :loaded, :switches, :switches_saved, :hold_left_ms, :now, :now
+    :loaded, :switches, :switches_saved, :hold_left_ms, :forms,
+    :now, :now
 )
 on conflict (worker, incarnation) do update
    set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
        switches = excluded.switches, switches_saved = excluded.switches_saved,
-       hold_left_ms = excluded.hold_left_ms, beat_at_ms = excluded.beat_at_ms
+       hold_left_ms = excluded.hold_left_ms, forms = excluded.forms, beat_at_ms = excluded.beat_at_ms
 returning requested;
 
 -- name: workers_delete
@@ -28,6 +29,10 @@ returning requested;
 delete from holdfast_worker
  where (worker, incarnation) in (select worker, incarnation from holdfast_worker
                                   where beat_at_ms < :before order by beat_at_ms limit :limit);
+
+-- name: workers_forms
+-- Read how often calls took their plain form, of the workers that have reported since a time, newest report first.
+select host, process, forms from holdfast_worker where beat_at_ms >= :since order by beat_at_ms desc limit :limit;
 
 -- name: workers_newest
 -- Read the workers that reported last, and how many jobs each holds.
