@@ -2,10 +2,13 @@
 
 Commits do not wait for the disk. Each claimed turn is settled and the same number of entries is enqueued into the
 session again, which keeps the size of the store constant.
+
+`python -m bench.sessions` measures how many turns per second one worker runs whose handler does nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import threading
 import time
@@ -17,6 +20,7 @@ from typing import Any, NamedTuple
 import holdfast
 from bench.claim_cost import Cost, Log
 from bench.postgres.server import Arena
+from holdfast.worker.worker import Worker
 
 ENTRIES_IN_SESSION = 10
 TENANTS = 1_000
@@ -225,3 +229,53 @@ def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn
     if left:
         raise RuntimeError(f"{left} batches were left")
     return sessions * turns / (time.perf_counter() - started)
+
+
+# --- one worker ----------------------------------------------------------------------------------------------------
+
+
+def turns_by_worker(queue: holdfast.Queue, turns: int) -> float:
+    """Return the turns per second of a worker in 64 sessions, each turn one entry and a handler that does nothing."""
+    ended = threading.Event()
+    left = iter(range(turns - 1, -1, -1))
+
+    @queue.session_task("chat.message")
+    async def answer(context: holdfast.AsyncSessionContext[Any], messages: list[dict[str, str]]) -> None:
+        del context, messages
+        if not next(left):
+            ended.set()
+
+    entry = {"kind": "chat.message", "payload": {"text": "hello"}}
+    queue.enqueue_many([{**entry, "session": f"chat-{number % 64}"} for number in range(turns)])
+    worker = Worker(queue, concurrency=8)
+    thread = threading.Thread(target=worker.run)
+    started = time.perf_counter()
+    thread.start()
+    ended.wait()
+    while worker.status().ended.get("done", 0) < turns:
+        time.sleep(0.0005)
+    seconds = time.perf_counter() - started
+    worker.stop()
+    thread.join()
+    return turns / seconds
+
+
+def main() -> None:
+    """Measure a worker on both engines and print its rates."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sessions", description="Measure turns by a worker.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2_000)
+    options = parser.parse_args()
+    rates: dict[str, list[float]] = {"SQLite": [], "PostgreSQL": []}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, Arena(Path(folder)) as arena:
+        for number in range(options.rounds):
+            with holdfast.connect(str(Path(folder) / f"turns-{number}.db")) as queue:
+                rates["SQLite"].append(turns_by_worker(queue, options.turns))
+            with arena.fresh() as name, holdfast.connect(name) as queue:
+                rates["PostgreSQL"].append(turns_by_worker(queue, options.turns))
+    for engine, found in rates.items():
+        print(f"{engine}: {median(found):,.0f} turns/s by a worker")  # noqa: T201  # the result
+
+
+if __name__ == "__main__":
+    main()

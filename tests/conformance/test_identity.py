@@ -68,6 +68,8 @@ class TestFreshIds:
         assert {(uuid.UUID(job_id).version, uuid.UUID(job_id).variant) for job_id in ids} == {(7, uuid.RFC_4122)}
         assert all(str(uuid.UUID(job_id)) == job_id for job_id in ids)
         assert len(set(ids)) == 100
+        # They go to the end of an index one after the other.
+        assert ids == sorted(ids)
 
     def test_equal_requests_without_an_id_are_different_jobs(self, queue: Queue) -> None:
         enqueued = queue.enqueue_many([NewJob("work", 1)] * 200)

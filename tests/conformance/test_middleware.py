@@ -357,6 +357,33 @@ def test_outcomes_with_equal_results_are_passed_on_as_they_were_given(queue: Que
     assert [id(result) for result in collector.results] == [id(result) for result in results]
 
 
+class Clearing(Middleware):
+    """Clears every list that it is given, as if it were its own."""
+
+    def enqueue(self, jobs: Any) -> Generator[None, Any, None]:
+        jobs.clear()
+        (yield).clear()
+
+    def claim(self, call: ClaimCall) -> Generator[None, Any, None]:
+        (yield).clear()
+
+    def settle(self, outcomes: Any) -> Generator[None, Any, None]:
+        outcomes.clear()
+        (yield).clear()
+
+
+def test_what_it_does_with_its_lists_does_not_change_the_call(queue: Queue) -> None:
+    within(queue, Clearing(), recorder := Recorder())
+    queue.enqueue("work")
+    queue.enqueue_many([NewJob("work")])
+    claims = queue.claim_many()
+    assert [claim.job.kind for claim in claims] == ["work", "work"]
+    settlements = queue.settle_many([(claim, Done(1, follow_ups=[NewJob("next")])) for claim in claims])
+    assert [one.job is not None and one.job.state for one in settlements] == ["done", "done"]
+    assert recorder.seen[-1] == ("settled", ["done", "done"])
+    assert queue.counts() == {"done": 2, "ready": 2}
+
+
 class TestErrors:
     def test_an_error_before_an_enqueue_refuses_it_and_the_outer_ones_see_it(self, queue: Queue) -> None:
         outer = Recorder()

@@ -41,9 +41,9 @@ TABLES = {
     "session": "tenant, name, enqueue_seq, fence, head_seq, head_route, head_entry_type, head_fair_key",
     "tag": "*",
     "gate": "flow_limit, key, until_us, closed_until_ms, turns",
-    # What is left of claims that have ended is deleted later by some forms.
+    # What is left of claims that have ended is deleted later by some forms, and two rows of one claim may name a job.
     "permit p join {0}.gate g on g.gate = p.gate join {0}.job j on j.seq = any (p.seqs) and j.lease_token = p.token"
-    " and j.worker = p.worker and j.gate = p.gate and j.state = 'running'": "key, p.token, p.worker, j.seq",
+    " and j.worker = p.worker and j.gate = p.gate and j.state = 'running'": "distinct key, p.token, p.worker, j.seq",
 }
 # A claim of that name may have jobs that others hold now.
 RENAMING = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg
 import pytest
 
 import holdfast
-from holdfast import Done
+from holdfast import Claim, Done, Queue
 from holdfast.storage.postgres import scan_positions
 from holdfast.storage.postgres.scan_positions import DueWatermarks, ReadyFloors, ScanPositions
 from tests.support.clock import ManualClock
@@ -285,7 +285,7 @@ def test_a_released_job_that_was_due_long_ago_is_found(
 
 def _analyze(url: str, schema: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in ("ready_job", "open_job", "lease"):
+        for table in ("ready_job", "open_job", "job", "lease"):
             connection.execute(f"analyze {schema}.{table}".encode())
 
 
@@ -308,6 +308,36 @@ def test_a_claim_reads_no_more_if_the_statistics_say_that_no_job_is_unfinished(
             assert len(client.claim_many(limit=BATCH)) == BATCH
     wait_for_ends(url)
     assert entries_read(url, schema, indexes) - before < 1_000
+
+
+@pytest.mark.parametrize("limit", [None, 1_000], ids=["no limit", "a limit by key"])
+def test_a_call_reads_no_more_if_the_statistics_say_that_there_is_no_job(
+    url: str, schema: str, limit: int | None
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        if limit is not None:
+            queue.limits.set("all", kinds=["mail"], concurrency=limit)
+        queue.enqueue_many([{"kind": "mail"} for _ in range(500)])
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=500)])
+        clock.advance(1)
+        assert queue.admin.prune(older_than=0).jobs == 500
+        _analyze(url, schema)
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(2_000)])
+    claims: list[Claim] = []
+    calls: dict[str, Callable[[Queue], object]] = {
+        "claim": lambda client: claims.extend(client.claim_many(limit=5 * BATCH)),
+        "heartbeat": lambda client: client.heartbeat_many(claims),
+        "settle": lambda client: client.settle_many([(claim, Done()) for claim in claims]),
+    }
+    wait_for_ends(url)
+    for name, call in calls.items():
+        before = entries_read(url, schema, ["job_pkey"])
+        with holdfast.connect(url, schema=schema, clock=clock) as client:
+            call(client)
+        wait_for_ends(url)
+        assert entries_read(url, schema, ["job_pkey"]) - before < 1_000, name
+    assert len(claims) == 5 * BATCH
 
 
 # --- many tenants, priorities and kinds ----------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -140,3 +142,22 @@ def web_page() -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.slow("starts an interpreter")
+def test_a_process_forked_while_a_thread_opens_a_connection_can_use_the_queue() -> None:
+    program = """
+import os, signal, holdfast
+from holdfast.client.queue_state import state_of
+store = state_of(holdfast.connect("http://127.0.0.1:9")).store
+with store._lock:  # as a thread that the child does not have
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        store._http()
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "0\n"

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -35,6 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.remote import connection
 from holdfast.remote.errors import error_of
+from holdfast.storage.runners import run_sync
 from tests.support.serve_process import serving
 from tests.support.service import Server, wait_until
 
@@ -235,6 +238,55 @@ def test_a_lost_answer_is_asked_for_again_only_if_that_is_safe(monkeypatch: pyte
         with pytest.raises(StoreUnreachable):
             queue.get("x")
         assert len(requests) == 3
+
+
+class Outage(connection.Http):
+    """A server that ends the first request after some time, and then refuses connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, error: httpx2.RequestError) -> None:
+        super().__init__(httpx2.URL("http://server"))
+        self.now = 0.0
+        self.requests: list[float] = []
+        self._seconds, self._error = seconds, error
+        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def _exchange(self, request: connection.Request) -> connection.Response:
+        self.requests.append(request.wait)
+        if len(self.requests) > 1:
+            raise httpx2.ConnectError("refused")
+        self.now += self._seconds
+        raise self._error
+
+    async def _pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def _undo(self, work: object) -> None:
+        raise AssertionError
+
+
+def test_a_call_is_sent_again_for_five_seconds_as_long_as_a_server_takes_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    http = Outage(monkeypatch, 0.0, httpx2.ReadError("reset"))
+    with pytest.raises(StoreUnreachable):
+        run_sync(http.get("/v1/jobs/a"))
+    assert 5 < http.now < 7
+
+
+def test_a_call_that_waits_is_sent_again_for_the_rest_of_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    http = Outage(monkeypatch, 20.0, httpx2.ReadError("reset"))
+    with pytest.raises(OutcomeUnknown):
+        run_sync(http.post("/v1/claims", {"wait": 30.0}, wait=30.0))
+    assert 25 < http.now < 27
+    assert http.requests[0] == 30
+    assert 8 < http.requests[1] < 10
+
+
+def test_a_call_that_waits_in_vain_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    http = Outage(monkeypatch, 50.0, httpx2.ReadTimeout("no answer"))
+    with pytest.raises(StoreUnreachable):
+        run_sync(http.get("/v1/jobs/a", wait=30.0))
+    assert len(http.requests) == 1
 
 
 def test_a_server_that_does_not_listen_is_unreachable_and_one_that_starts_in_time_is_used(server: Server) -> None:

@@ -22,13 +22,16 @@ _VARIANTS: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789ab
 
 
 def job_ids(count: int) -> list[str]:
-    """Return the ids of new jobs, in a third of the time that single ones take."""
+    """Return the ids of new jobs in ascending order, in less than half of the time that single ones take.
+
+    In order they fill the pages of an index one after the other.
+    """
     now = f"{time.time_ns() // 1_000_000:012x}"
     start, digits = f"{now[:8]}-{now[8:]}-7", f"{randomness.RANDOM.getrandbits(80 * count):0{20 * count}x}"
-    return [
+    return sorted(
         f"{start}{digits[i : i + 3]}-{_VARIANTS[digits[i + 3]]}{digits[i + 4 : i + 7]}-{digits[i + 7 : i + 19]}"
         for i in range(0, 20 * count, 20)
-    ]
+    )
 
 
 def lease_token() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
@@ -291,7 +292,8 @@ class Around(Generic[Answer]):
         while self._running:
             steps = self._running.pop()
             try:
-                _finish(steps, error, None if error is not None else self.answer)
+                # A copy: what a method does with its list must not change the result of the call.
+                _finish(steps, error, None if error is not None else copy(self.answer))
             except Exception:
                 log.exception("middleware failed after a call, whose result stays")
             except BaseException as raised:  # such as KeyboardInterrupt
@@ -339,7 +341,7 @@ class EnqueueCall:
         self._codec = codec
         self._drafts = [JobDraft(job, claim) for job in jobs]
         self._field = "follow_ups[{}]." if claim is not None else "jobs[{}]." if len(jobs) > 1 else ""
-        calls = [partial(one.enqueue, self._drafts) for one in overriding(middleware, "enqueue")]
+        calls = [partial(one.enqueue, list(self._drafts)) for one in overriding(middleware, "enqueue")]
         self._around: Around[Sequence[StoredJob]] = Around(calls, refusing=True)
 
     def __enter__(self) -> EnqueueCall:
@@ -375,7 +377,7 @@ class SettleCall:
         self._given = outcomes
         self._middleware = middleware
         pairs = [(claim, checked.outcome) for claim, checked in outcomes]
-        calls = [partial(one.settle, pairs) for one in overriding(middleware, "settle")]
+        calls = [partial(one.settle, list(pairs)) for one in overriding(middleware, "settle")]
         self._around: Around[Sequence[Settlement]] = Around(calls, refusing=False)
         self._follow_ups: dict[int, EnqueueCall] = {}
         self._refused: dict[int, Settlement] = {}

@@ -3,6 +3,8 @@
 As with operations, the methods are coroutines. Those of `SyncHttp` never suspend, so that `run_sync` drives them.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -11,7 +13,7 @@ import socket
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -25,9 +27,9 @@ from holdfast.storage import cancellation, randomness
 
 log = logging.getLogger("holdfast")
 
-RETRIES: Final = backoff.RetryPolicy(first=0.05, last=1.0, calls=6)
-"""How often a call is sent again if the server cannot be reached or did not answer."""
-# No retry begins later than this after the first request.
+RETRIES: Final = backoff.RetryPolicy(first=0.05, last=1.0)
+"""The pauses before a call is sent again if the server cannot be reached or did not answer."""
+# No retry begins later than this after the first request; after the first failure, if the server was to wait.
 _RETRY_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 5.0
 # How long a response may take, besides the time for which the server was asked to wait.
@@ -61,6 +63,8 @@ class Request(NamedTuple):
     repeatable: bool
     """Whether the request has the same effect if it is sent twice."""
     headers: Mapping[str, str] = {}
+    waiting: Callable[[float], Request] | None = None
+    """Returns the same request with what is left of its wait."""
 
 
 class Response(NamedTuple):
@@ -85,7 +89,12 @@ class Http(ABC):
 
     async def get(self, route: str, query: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
         """Read; *wait* is the time for which the server may wait before it answers."""
-        return await self._json(_request("GET", route, query, None, wait=wait, repeatable=True))
+
+        def waiting(left: float) -> Request:
+            return _request("GET", route, _with_wait(query, left), None, wait=left, repeatable=True)
+
+        plain = _request("GET", route, query, None, wait=wait, repeatable=True)
+        return await self._json(plain._replace(waiting=waiting) if wait else plain)
 
     async def post(
         self,
@@ -99,7 +108,13 @@ class Http(ABC):
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Write; if the call is not *repeatable* and no answer comes, raise `OutcomeUnknown`."""
+
+        def waiting(left: float) -> Request:
+            return _request(method, route, query, _with_wait(body, left), wait=left, repeatable=repeatable)
+
         plain = _request(method, route, query, body, wait=wait, repeatable=repeatable)
+        if wait:
+            plain = plain._replace(waiting=waiting)
         return await self._json(plain if headers is None else plain._replace(headers=headers))
 
     async def put_bytes(self, route: str, data: bytes, query: Mapping[str, Any]) -> Any:
@@ -127,16 +142,17 @@ class Http(ABC):
 
     async def send(self, request: Request) -> Response:
         """Send a request, again if that is safe and may help; return the response or raise its error."""
-        started = time.monotonic()
-        unknown = False
+        started = failed_at = time.monotonic()
+        first, unknown = request, False
         for failures in count(1):
             error: errors.HoldfastError
+            timed_out = False
             try:
                 response = await self._exchange(request)
             except _NOT_SENT as failed:
                 error = errors.StoreUnreachable(f"cannot connect to {self._server}: {_why_unconnected(failed)}")
             except httpx2.RequestError as failed:
-                unknown = unknown or request.method != "GET"
+                unknown, timed_out = unknown or request.method != "GET", isinstance(failed, httpx2.TimeoutException)
                 error = errors.StoreUnreachable(f"{self._server} did not answer: {_reason(failed)}")
             else:
                 if response.status < 300:
@@ -146,7 +162,9 @@ class Http(ABC):
                     raise error
                 # A proxy may have passed the request on; the service says itself whether nothing was done.
                 unknown = unknown or isinstance(error, errors.OutcomeUnknown) or _from_proxy(request, response)
-            late = self.interrupted or time.monotonic() - started > _RETRY_SECONDS
+            if failures == 1 and request.waiting is not None and not timed_out:
+                failed_at = time.monotonic()
+            late = self.interrupted or time.monotonic() - failed_at > _RETRY_SECONDS
             if late or (unknown and not request.repeatable) or not RETRIES.repeats(error, failures):
                 raise (
                     errors.OutcomeUnknown(f"it is not known whether the call took effect: {error}")
@@ -154,6 +172,8 @@ class Http(ABC):
                     else error
                 )
             await self._pause(RETRIES.pause_seconds(failures, randomness.RANDOM.random()))
+            if first.waiting is not None:
+                request = first.waiting(max(first.wait - (time.monotonic() - started), 0.0))
         raise AssertionError
 
     @abstractmethod
@@ -256,6 +276,12 @@ def _request(
     content = None if body is None else strict_json.compact(body).encode()
     full = f"{route}?{urlencode(pairs)}" if pairs else route
     return Request(method, full, content, "application/json", wait, repeatable)
+
+
+def _with_wait(values: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
+    """Return a query or a body with another wait."""
+    rest = {name: value for name, value in (values or {}).items() if name != "wait"}
+    return {**rest, "wait": seconds} if seconds else rest
 
 
 def _text(value: Any) -> str:

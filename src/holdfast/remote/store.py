@@ -11,7 +11,7 @@ import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import httpx2
 
@@ -53,6 +53,7 @@ class HttpStore:
         self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = WeakKeyDictionary()
         self._notifier = self._new_notifier()
         self.translate = calls.translate
+        _stores.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._url}>"
@@ -170,6 +171,18 @@ class HttpStore:
     def migrate(self) -> list[str]:
         """Raise: the server migrates its store."""
         raise not_available("migrate")
+
+
+_stores: WeakSet[HttpStore] = WeakSet()
+
+
+def _renew_locks() -> None:
+    """Replace the locks in a forked child, in which no thread may be left to release them."""
+    for one in list(_stores):
+        one._lock = threading.Lock()  # noqa: SLF001  # of this module
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def new_async_client(url: str, token: str | None) -> httpx2.AsyncClient:

@@ -1,6 +1,7 @@
 """The plain forms of session claims and settlements: functions of the schema, each call one message."""
 
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import psycopg
@@ -10,8 +11,9 @@ from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import SessionClaim, SessionFence, SessionRequest
 from holdfast.storage import notifications
 from holdfast.storage.plain_contract import ClaimedEntries, FinishedJobs
-from holdfast.storage.postgres import plain_forms
+from holdfast.storage.postgres import plain_forms, sql
 from holdfast.storage.postgres.plain_forms import PlainTransaction, Settled, StoreMemory
+from holdfast.storage.sql_queries import Row
 
 _NO_ENTRIES: Final = ClaimedEntries("", "", SessionFence("", 0, ""), [])
 
@@ -55,14 +57,24 @@ async def claim(
         "acknowledged": request.acknowledged,
     }
     [_, rows] = await tx.run_alone([("plain_guard", guard), ("plain_session_claim", values)])
-    result, tenant, name, fence, claim_id, *_ = rows[0]
+    fence, name, result, tenant, claim_id = _claim_of(rows[0])
     if result != "claimed":
         return _NO_ENTRIES if result == "none" else None
-    jobs = [JobRow(*row[_SESSION_COLUMNS:]) for row in rows]
+    jobs = sorted((_entry_row(row, routing) for row in rows[1:]), key=_by_claim_index)
     return ClaimedEntries(name, tenant, SessionFence(claim_id, fence, request.lease_token), jobs)
 
 
-_SESSION_COLUMNS: Final = 5
+_claim_of: Final = itemgetter(*map(sql.STORED.index, ("seq", "id", "state", "tenant", "entry_json")))
+_by_claim_index: Final = attrgetter("claim_index")
+_KIND, _REQUIRES = map(JobRow._fields.index, ("kind", "requires_json"))
+
+
+def _entry_row(row: Row, routing: RoutingTable) -> JobRow:
+    """Return the row of a job, completed with the kind, the lane and the requirements of its route."""
+    number, *columns = row
+    lane, kind, requires_json, *_ = routing.by_number[number].key
+    before, after = columns[:_KIND], columns[_KIND : _REQUIRES - 2]
+    return tuple.__new__(JobRow, (*before, kind, lane, *after, requires_json, *columns[_REQUIRES - 2 :]))
 
 
 def _records(routing: RoutingTable, request: SessionRequest) -> bool:

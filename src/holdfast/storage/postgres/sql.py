@@ -1,8 +1,8 @@
 """The SQL of this engine, by name, written for a schema called `holdfast` and loaded once.
 
 A query may contain `/* lock: … */`. Only write transactions use that text: there the same query locks the rows it
-reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases, `/* filter of jobs */`
-for the condition that a job `b` matches the filter of a list.
+reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases, `/* stored columns */`
+for all of them, `/* filter of jobs */` for the condition that a job `b` matches the filter of a list.
 """
 
 import re
@@ -24,6 +24,11 @@ _READ: Final = [name for name in JobRow._fields if name not in _KNOWN_TO_CLAIM]
 # In the order of the row; the route comes third, in place of lane, kind and requirements.
 LEASED: Final = (*_READ[:2], "route", *_READ[2:])
 _LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in LEASED)
+# All fields, with the route in place of lane, kind and requirements.
+STORED: Final = ("route", *(name for name in JobRow._fields if name not in {"kind", "lane", "requires_json"}))
+_STORED_COLUMNS: Final = ", ".join(
+    f"j.{name.removesuffix('_number' if name == 'session_number' else '_json')}" for name in STORED
+)
 # It reads only the row of the job, so that those which do not match cost nothing more.
 _FILTER_OF_JOBS: Final = """(%(states)s::text[] is null or b.state = any (%(states)s::text[]))
     and b.route = any (array(select r.route from holdfast.route r
@@ -39,7 +44,9 @@ _FILTER_OF_JOBS: Final = """(%(states)s::text[] is null or b.state = any (%(stat
                                         where o.tag = w.tag and o.value = w.value and o.seq = b.seq))"""
 
 QUERIES: Final = {
-    name: text.replace("/* leased columns */", _LEASED_COLUMNS).replace("/* filter of jobs */", _FILTER_OF_JOBS)
+    name: text.replace("/* leased columns */", _LEASED_COLUMNS)
+    .replace("/* stored columns */", _STORED_COLUMNS)
+    .replace("/* filter of jobs */", _FILTER_OF_JOBS)
     for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()
 }
 

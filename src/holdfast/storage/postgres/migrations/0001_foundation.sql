@@ -1257,9 +1257,9 @@ $$
 begin
     return (select count(distinct u.seq) from holdfast.permit p
              cross join lateral unnest(p.seqs) as u (seq)
-              join holdfast.job j on j.seq = u.seq
              where p.gate = of_gate
-               and j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token);
+               and (select j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token
+                      from holdfast.job j where j.seq = u.seq));
 end
 $$;
 
@@ -1329,11 +1329,11 @@ begin
     for alike in
     with ended as (
         update holdfast.job j
-           set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
+           set state = 'done', outcome = 'done', result = results[width_bucket(j.seq, seqs)], event_count = j.event_count + 1,
                finished_at_ms = now_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
                failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
-          from unnest(seqs, epochs, tokens, results) as h (seq, epoch, lease_token, result)
-         where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+         where j.seq = any (seqs)
+           and j.epoch = epochs[width_bucket(j.seq, seqs)] and j.lease_token = tokens[width_bucket(j.seq, seqs)]
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
                j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
@@ -1410,12 +1410,13 @@ declare
 begin
     return query
     update holdfast.job j
-       set lease_until_ms = greatest(j.lease_until_ms, coalesce(lease_clock_ms, holdfast.clock_ms()) + h.length),
-           unacknowledged = case when h.acknowledges = 1 then 0 else j.unacknowledged end,
-           phase = coalesce(h.phase, j.phase), percent = coalesce(h.percent, j.percent)
-      from unnest(seqs, epochs, tokens, lengths, acknowledges, phases, percents)
-           as h (seq, epoch, lease_token, length, acknowledges, phase, percent)
-     where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+       set lease_until_ms = greatest(j.lease_until_ms,
+                                     coalesce(lease_clock_ms, holdfast.clock_ms()) + lengths[width_bucket(j.seq, seqs)]),
+           unacknowledged = case when acknowledges[width_bucket(j.seq, seqs)] = 1 then 0 else j.unacknowledged end,
+           phase = coalesce(phases[width_bucket(j.seq, seqs)], j.phase),
+           percent = coalesce(percents[width_bucket(j.seq, seqs)], j.percent)
+     where j.seq = any (seqs)
+       and j.epoch = epochs[width_bucket(j.seq, seqs)] and j.lease_token = tokens[width_bucket(j.seq, seqs)]
        and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
     returning j.seq, j.lease_until_ms, j.cancel_requested;
     get diagnostics extended = row_count;
@@ -1796,17 +1797,20 @@ begin
                        array_agg(s.route) filter (where gated), array_agg(s.tenant) filter (where gated),
                        array_agg(s.gate) filter (where gated)
                   into picked, job_places, places, recorded, job_routes, tenants, offering
-                  from (select j.seq, j.ctid as job_place, r.ctid as place, j.record_all, j.route, j.tenant, j.gate
-                          from holdfast.ready_job r
-                          join holdfast.job j on j.seq = r.seq
-                         where r.route = level_routes[1] and r.priority = level_priority
-                           and r.fair_key = only_key
-                           and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
-                           and j.state = 'ready' and j.priority = level_priority
-                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by r.due_at_ms, r.seq
-                         limit room
-                           for update of j skip locked) s;
+                  from (select j.*, r.place
+                          -- Subqueries, as a join could read all jobs if the statistics say that there is none.
+                          from (select r.seq, r.ctid as place from holdfast.ready_job r
+                                 where r.route = level_routes[1] and r.priority = level_priority
+                                   and r.fair_key = only_key
+                                   and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                                 order by r.due_at_ms, r.seq offset 0) r
+                         cross join lateral (
+                            select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
+                             where j.seq = r.seq and j.state = 'ready' and j.priority = level_priority
+                               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                               for update skip locked
+                         ) j
+                         limit room) s;
                 chosen := picked;
             else
                 if many_keys then
@@ -1851,14 +1855,15 @@ begin
                        array_agg(l.route) filter (where gated), array_agg(l.tenant) filter (where gated),
                        array_agg(l.gate) filter (where gated)
                   into picked, job_places, places, recorded, job_routes, tenants, offering
-                  from (select c.ordinal, c.place, j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate
-                          from unnest(chosen, chosen_places) with ordinality as c (seq, place, ordinal)
-                          join holdfast.job j on j.seq = c.seq
-                         where j.state = 'ready' and j.priority = level_priority
-                           and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-                         order by c.ordinal
-                         limit room
-                           for update of j skip locked) l;
+                  from (select j.*, c.place
+                          from unnest(chosen, chosen_places) as c (seq, place)
+                         cross join lateral (
+                            select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
+                             where j.seq = c.seq and j.state = 'ready' and j.priority = level_priority
+                               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                               for update skip locked
+                         ) j
+                         limit room) l;
             end if;
         end if;
         if marked and (picked is null or cardinality(picked) < room) then
@@ -1976,7 +1981,9 @@ create function holdfast.plain_hold_1(known_version text) returns boolean langua
     set lock_timeout = '10s' as
 $$
 begin
-    if holdfast.routing_version(true) = known_version then
+    -- As `routing_version` does it, without the calls.
+    perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    if (select value from holdfast.meta where name = 'routing_version') = known_version then
         return true;
     end if;
     perform set_config('holdfast_plain.form', 'off', true);
@@ -1984,13 +1991,14 @@ begin
 end
 $$;
 
--- Lease the next entries of the session with the oldest head of the next fair_key, and return them. The result is
--- `claimed`, `none` if no session is ready, or `refused` if the full form has to look: nothing was written.
+-- Lease the next entries of the session with the oldest head of the next fair_key, and return a header and them. The state
+-- of the header is `claimed`, `none` if no session is ready, or `refused` if the full form has to look: nothing was
+-- written. Its tenant is that of the session, its id the name, its number the fence, its entry the id of the claim. The
+-- head is the first in line; what follows it is read only if it may be joined.
 create function holdfast.session_claim_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], limits integer[], entry_types text[], of_scope text,
     by_worker text, by_incarnation text, by_token text, lease_length bigint, acknowledged boolean
-) returns table (result text, tenant text, name text, fence bigint, claim_id text, entry holdfast.job_row)
-language plpgsql volatile
+) returns setof holdfast.job language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
@@ -1998,112 +2006,151 @@ $$
 declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
     lease_now constant bigint := coalesce(lease_clock_ms, now_ms);
+    header holdfast.job;
     last_key text;
     next_key text;
+    candidate bigint;
     candidates bigint[];
     chosen holdfast.session;
+    head record;
     entries_max integer;
     in_line record;
     head_join text;
-    picked bigint[] := '{}';
+    picked bigint[];
     locked integer;
     recorded boolean;
 begin
-    result := 'refused';
+    header.state := 'refused';
     if current_setting('holdfast_plain.form', true) = 'off' or exists (
         select 1 from holdfast.session s where s.lease_until_ms is not null and s.lease_until_ms <= lease_now
     ) then
-        return next;
+        return next header;
         return;
     end if;
     last_key := (select f.fair_key from holdfast.fair_key f where f.scope = of_scope);
-    next_key := (
-        select k.fair_key
-          from unnest(routes) as r (route)
-         cross join unnest(entry_types) as t (entry_type)
-         cross join lateral (
-            (select s.head_fair_key as fair_key from holdfast.session s
-              where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-                and s.head_fair_key > last_key
-              order by s.head_fair_key limit 1)
-            union all
-            (select s.head_fair_key from holdfast.session s
-              where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-              order by s.head_fair_key limit 1)
-         ) k
-         order by last_key is not null and k.fair_key <= last_key, k.fair_key limit 1
-    );
+    select k.fair_key, k.number into next_key, candidate
+      from unnest(routes) as r (route)
+     cross join unnest(entry_types) as t (entry_type)
+     cross join lateral (
+        (select s.head_fair_key as fair_key, s.head_seq, s.number from holdfast.session s
+          where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+            and s.head_fair_key > last_key
+          order by s.head_fair_key, s.head_seq limit 1)
+        union all
+        (select s.head_fair_key, s.head_seq, s.number from holdfast.session s
+          where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+          order by s.head_fair_key, s.head_seq limit 1)
+     ) k
+     order by last_key is not null and k.fair_key <= last_key, k.fair_key, k.head_seq limit 1;
     if next_key is null then
-        result := 'none';
-        return next;
+        header.state := 'none';
+        return next header;
         return;
     end if;
-    -- Others may have locked some of these.
-    candidates := array(
-        select h.number
-          from unnest(routes) as r (route)
-         cross join unnest(entry_types) as t (entry_type)
-         cross join lateral (
-            select s.head_seq, s.number from holdfast.session s
-             where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
-               and s.head_fair_key = next_key
-             order by s.head_seq limit 16
-         ) h
-         order by h.head_seq limit 16
-    );
     select * into chosen from holdfast.session s
-     where s.number = any (candidates) and coalesce(s.head_seq, -1) >= 0
-     order by array_position(candidates, s.number)
-     limit 1
+     where s.number = candidate and coalesce(s.head_seq, -1) >= 0
        for update skip locked;
+    if not found then
+        -- Others have locked it, and perhaps some of the next ones.
+        candidates := array(
+            select h.number
+              from unnest(routes) as r (route)
+             cross join unnest(entry_types) as t (entry_type)
+             cross join lateral (
+                select s.head_seq, s.number from holdfast.session s
+                 where s.head_seq is not null and s.head_route = r.route and s.head_entry_type = t.entry_type
+                   and s.head_fair_key = next_key
+                 order by s.head_seq limit 16
+             ) h
+             order by h.head_seq limit 16
+        );
+        select * into chosen from holdfast.session s
+         where s.number = any (candidates) and coalesce(s.head_seq, -1) >= 0
+         order by array_position(candidates, s.number)
+         limit 1
+           for update skip locked;
+    end if;
     -- The head may have changed since it was found.
     if not found or chosen.head_fair_key <> next_key or chosen.head_route <> all (routes)
        or chosen.head_entry_type <> all (entry_types) then
-        return next;
+        return next header;
         return;
     end if;
+    select j.id, j.record_all, j.entry::json ->> 2 as joins into head
+      from holdfast.job j
+     where j.seq = chosen.head_seq and j.state = 'ready' and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+       for update skip locked;
+    if not found then
+        return next header;
+        return;
+    end if;
+    picked := array[chosen.head_seq];
+    recorded := head.record_all = 1;
     entries_max := limits[array_position(routes, chosen.head_route)];
-    for in_line in
-        select o.seq, o.state, o.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
-          from holdfast.open_job o
-          join holdfast.job j on j.seq = o.seq
-         where o.session = chosen.number and o.session is not null
-           and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
-         order by o.enqueue_seq
-         limit entries_max
-    loop
-        if head_join is null then
-            head_join := in_line.joins;
-            exit when in_line.seq <> chosen.head_seq;
-        elsif in_line.state = 'ready' and in_line.joins <> head_join then
-            exit;
-        elsif in_line.state <> 'ready' or in_line.route <> chosen.head_route then
-            picked := '{}';
-            exit;
+    if entries_max > 1 and head.joins <> 'false' then
+        picked := '{}';
+        for in_line in
+            select o.seq, o.state, o.route, (j.entry::json -> 2)::text || (j.entry::json -> 3)::text as joins
+              from holdfast.open_job o
+              join holdfast.job j on j.seq = o.seq
+             where o.session = chosen.number and o.session is not null
+               and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
+             order by o.enqueue_seq
+             limit entries_max
+        loop
+            if head_join is null then
+                head_join := in_line.joins;
+                exit when in_line.seq <> chosen.head_seq;
+            elsif in_line.state = 'ready' and in_line.joins <> head_join then
+                exit;
+            elsif in_line.state <> 'ready' or in_line.route <> chosen.head_route then
+                picked := '{}';
+                exit;
+            end if;
+            picked := picked || in_line.seq;
+        end loop;
+        select count(*), bool_or(l.record_all = 1) into locked, recorded
+          from (select j.record_all from holdfast.job j
+                 where j.seq = any (picked) and j.state = 'ready'
+                   and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
+                 order by j.seq
+                   for update of j skip locked) l;
+        if locked = 0 or locked < cardinality(picked) then
+            return next header;
+            return;
         end if;
-        picked := picked || in_line.seq;
-        exit when starts_with(head_join, 'false');
-    end loop;
-    select count(*), bool_or(l.record_all = 1) into locked, recorded
-      from (select j.record_all from holdfast.job j
-             where j.seq = any (picked) and j.state = 'ready'
-               and (j.deadline_at_ms is null or j.deadline_at_ms > now_ms)
-             order by j.seq
-               for update of j skip locked) l;
-    if locked = 0 or locked < cardinality(picked) then
-        return next;
-        return;
     end if;
-    perform holdfast.take_1(by_worker, by_token, lease_now + lease_length, picked);
+    -- As `take_1` does it for entries, which are ready and in both tables.
+    delete from holdfast.ready_job r where r.seq = any (picked);
+    update holdfast.open_job o set state = 'running', epoch = o.epoch + 1 where o.seq = any (picked);
+    insert into holdfast.lease as l (worker, token, until_ms, seqs)
+    values (by_worker, by_token, lease_now + lease_length, picked)
+    on conflict (token, worker) do update
+       set until_ms = least(l.until_ms, excluded.until_ms),
+           seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
+    update holdfast.session s
+       set fence = s.fence + 1,
+           claim_id = 'claim-' || left(encode(sha256(convert_to(concat_ws(chr(10),
+               s.tenant, s.name, head.id, s.fence + 1
+           ), 'UTF8')), 'hex'), 32),
+           head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
+     where s.number = chosen.number
+    returning 'claimed', s.tenant, s.name, s.fence, s.claim_id
+         into header.state, header.tenant, header.id, header.seq, header.entry;
+    return next header;
+    if last_key is distinct from next_key then
+        perform holdfast.serve_fair_key_1(of_scope, next_key, now_ms, last_key is null);
+    end if;
+    return query
     update holdfast.job j
        set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
-           event_count = j.event_count + j.record_all, claim_index = p.ordinal::integer - 1,
+           event_count = j.event_count + j.record_all, claim_index = array_position(picked, j.seq) - 1,
            worker = by_worker, incarnation = by_incarnation, lease_token = by_token,
            lease_until_ms = lease_now + lease_length, started_at_ms = now_ms,
            outcome = null, settle_digest = null, phase = null, percent = null,
            unacknowledged = case when acknowledged then 0 else j.unacknowledged + 1 end
-      from unnest(picked) with ordinality as p (seq, ordinal)
-     where j.seq = p.seq;
+     where j.seq = any (picked)
+    returning j.*;
     if recorded then
         insert into holdfast.event (
             name, at_ms, job_ids, number, route, tenant, tags, state, attempt, epoch, worker, failure_class, failure_reason
@@ -2114,66 +2161,54 @@ begin
           join holdfast.job j on j.seq = p.seq and j.record_all = 1
          order by p.ordinal;
     end if;
-    update holdfast.session s
-       set fence = s.fence + 1,
-           claim_id = 'claim-' || left(encode(sha256(convert_to(concat_ws(chr(10),
-               s.tenant, s.name, (select j.id from holdfast.job j where j.seq = picked[1]), s.fence + 1
-           ), 'UTF8')), 'hex'), 32),
-           head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
-     where s.number = chosen.number
-    returning s.* into chosen;
-    if last_key is distinct from next_key then
-        perform holdfast.serve_fair_key_1(of_scope, next_key, now_ms, last_key is null);
-    end if;
-    return query
-    select 'claimed', chosen.tenant, chosen.name, chosen.fence, chosen.claim_id, e
-      from holdfast.job_row e
-     where e.seq = any (picked)
-     order by e.claim_index;
 end
 $$;
 
 -- Write the head of a session in which a turn has ended, and return whether entries are in line and the lane of the
--- head. If the first in line is not ready or the session has an owner, roll back: the full form decides.
+-- head. If the first in line is not ready or the session has an owner, roll back: the full form decides. Most turns leave
+-- no entry, so what is known of the first in line is read only if there is one.
 create function holdfast.session_head_1(of_session bigint, out is_waiting boolean, out head_lane text)
 language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
 declare
-    known holdfast.session;
+    known record;
     first record;
+    type_of_head text;
     key text;
 begin
     if current_setting('holdfast_plain.form', true) = 'off' then
         return;
     end if;
-    select * into known from holdfast.session s where s.number = of_session for update;
-    select o.seq, o.state, o.route, j.entry::json ->> 1 as entry_type, r.lane into first
+    select s.lease_until_ms, s.head_seq, s.tenant into known from holdfast.session s where s.number = of_session for update;
+    select o.seq, o.state, o.route into first
       from holdfast.open_job o
-      join holdfast.job j on j.seq = o.seq
-     cross join lateral holdfast.route_of(o.route) r
      where o.session = of_session and o.session is not null
        and (o.state = 'ready' or o.state = 'parked' or (o.state = 'scheduled' and o.epoch > 0))
      order by o.enqueue_seq limit 1;
-    is_waiting := found and not exists (
-        select 1 from holdfast.open_job o
-         where o.session = of_session and o.session is not null and o.state = 'running'
-    );
+    is_waiting := found;
+    if is_waiting then
+        is_waiting := not exists (
+            select 1 from holdfast.open_job o
+             where o.session = of_session and o.session is not null and o.state = 'running'
+        );
+    end if;
     if known.lease_until_ms is not null or (is_waiting and first.state <> 'ready') then
         raise exception 'the head is not plain' using errcode = 'HF001';
     end if;
     if is_waiting then
-        head_lane := first.lane;
-        key := case when exists (select 1 from holdfast.lane l where l.lane = first.lane and l.lane_order = 'strict')
-                    then '' else known.tenant end;
+        select j.entry::json ->> 1, r.lane, case when l.lane is null then known.tenant else '' end
+          into type_of_head, head_lane, key
+          from holdfast.job j
+         cross join lateral holdfast.route_of(first.route) r
+          left join holdfast.lane l on l.lane = r.lane and l.lane_order = 'strict'
+         where j.seq = first.seq;
     end if;
     if is_waiting or known.head_seq is not null then
         update holdfast.session s
-           set head_route = case when is_waiting then first.route end,
-               head_entry_type = case when is_waiting then first.entry_type end,
-               head_fair_key = key,
-               head_seq = case when is_waiting then first.seq end
+           set head_route = case when is_waiting then first.route end, head_entry_type = type_of_head,
+               head_fair_key = key, head_seq = case when is_waiting then first.seq end
          where s.number = of_session;
     end if;
 end
@@ -2221,21 +2256,10 @@ begin
 end
 $$;
 
--- Whether an unfinished job depends on a finished one, or a group of it has not ended or has an unfinished callback.
-create function holdfast.is_needed_1(of_seq bigint) returns boolean language sql stable as
-$$
-select exists (select 1 from holdfast.edge d join holdfast.job c on c.seq = d.child
-                where d.parent = of_seq and c.finished_at_ms is null)
-    or exists (select 1 from holdfast.edge d join holdfast.job_group g on g.number = -d.child
-                where d.parent = of_seq and d.child < 0
-                  and (g.ended_at_ms is null
-                       or exists (select 1 from holdfast.edge f join holdfast.job c on c.seq = f.child
-                                   where f.parent = -g.number and c.finished_at_ms is null)))
-$$;
-
--- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Jobs
--- that others wait for are left out; few have edges, and only of those more is read. The rows of the list are read in
--- order, up to the last job that is returned.
+-- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them. Left out
+-- are jobs on which an unfinished one depends, or a group that has not ended or has an unfinished callback: subqueries,
+-- because a call of a function for each job would take longer than the rest. The rows of the list are read in order, up
+-- to the last job that is returned.
 create function holdfast.jobs_to_delete_1(
     of_state text, finished_after bigint, after bigint, before bigint, maximum integer
 ) returns table (finished_at_ms bigint, seq bigint) language plpgsql volatile
@@ -2253,18 +2277,37 @@ begin
          where e.state = of_state and e.finished_at_ms < before and e.finished_at_ms >= finished_after
            and (e.finished_at_ms, u.seq) > (finished_after, after)
            and j.state = of_state and j.finished_at_ms = e.finished_at_ms and j.event_count = u.event_count
-           and ((select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
-                or not holdfast.is_needed_1(j.seq))
+           and (select 1 from holdfast.edge d
+                 where d.parent = j.seq
+                   and case when d.child > 0
+                            then (select c.finished_at_ms is null from holdfast.job c where c.seq = d.child)
+                            else (select g.ended_at_ms is null
+                                         or (select 1 from holdfast.edge f
+                                              where f.parent = -g.number
+                                                and (select c.finished_at_ms is null from holdfast.job c where c.seq = f.child)
+                                              limit 1) is not null
+                                    from holdfast.job_group g where g.number = -d.child) end
+                 limit 1) is null
          order by e.finished_at_ms, u.seq
          limit maximum
            for update of j skip locked);
-    -- Again, now that none can be added: a job that depends on one of them may have been committed since.
+    -- Again, now that none can be added: a job that depends on one of them may have been committed since. Not as a join,
+    -- which could go through all of them for each.
     return query
-    select j.finished_at_ms, j.seq from unnest(locked) with ordinality as u (seq, place)
-      join holdfast.job j on j.seq = u.seq
-     where (select d.parent from holdfast.edge d where d.parent = j.seq limit 1) is null
-        or not holdfast.is_needed_1(j.seq)
-     order by u.place;
+    select j.finished_at_ms, j.seq from holdfast.job j
+     where j.seq = any (locked)
+       and (select 1 from holdfast.edge d
+             where d.parent = j.seq
+               and case when d.child > 0
+                        then (select c.finished_at_ms is null from holdfast.job c where c.seq = d.child)
+                        else (select g.ended_at_ms is null
+                                     or (select 1 from holdfast.edge f
+                                          where f.parent = -g.number
+                                            and (select c.finished_at_ms is null from holdfast.job c where c.seq = f.child)
+                                          limit 1) is not null
+                                from holdfast.job_group g where g.number = -d.child) end
+             limit 1) is null
+     order by j.finished_at_ms, j.seq;
 end
 $$;
 

@@ -30,12 +30,12 @@ select message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, de
  where session = %(session)s and message_id = any (%(message_ids)s::text[]);
 
 -- name: plain_session_claim
--- Lease the next entries of the session that is next among ready ones. Its fence is the new one.
-select c.result, c.tenant, c.name, c.fence, c.claim_id, (c.entry).*
+-- Lease the next entries of the session that is next among ready ones. The first row describes the claim.
+select /* stored columns */
   from holdfast.session_claim_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limits)s, %(entry_types)s, %(scope)s, %(worker)s,
     %(incarnation)s, %(lease_token)s, %(lease_ms)s, %(acknowledged)s
-  ) c;
+  ) j;
 
 -- name: plain_session_head
 -- Write the head of a session after a turn has ended; return the lane of the head.
