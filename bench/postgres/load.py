@@ -2,7 +2,8 @@
 
 One process enqueues, another claims and settles as the jobs arrive. Measured are the time from enqueue to claim,
 and how tables, write-ahead log and the memory of the claiming process grow. An open transaction keeps the server from
-removing what finished jobs leave behind, so that a claim that reads it would slow down from minute to minute.
+removing what finished jobs leave behind, so that a claim that reads it would slow down from minute to minute. The two
+loads that are compared run at the same time, each on a server of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -232,12 +234,12 @@ def main(arguments: list[str] | None = None) -> list[LoadFigures]:
     if options.claim:
         claim_all(options.claim, options.after)
         return []
-    figures = []
-    with Arena() as arena:
+    figures: list[LoadFigures] = []
+    with Arena() as free, Arena() as held, ThreadPoolExecutor() as pool:
         for tenants in options.tenants or [1, 100]:
-            for pinned in (False, True):
-                figures.append(measure(arena, Load(options.rate, options.minutes * 60, tenants, pinned)))
-                show(figures, Console())
+            loads = [Load(options.rate, options.minutes * 60, tenants, pinned) for pinned in (False, True)]
+            figures += pool.map(measure, (free, held), loads)
+            show(figures, Console())
     if options.plot is not None:
         options.plot.write_text(plot(figures), encoding="utf-8")
     if options.json is not None:
