@@ -91,6 +91,15 @@ class TestRates:
         clock.advance(seconds=30)
         assert len(queue.claim_many(limit=20, lease=600)) == 1
 
+    def test_a_new_limit_applies_although_only_the_gate_of_the_other_exists(self, queue: Queue) -> None:
+        queue.limits.set("started", kinds=["call"], rate=100)
+        enqueue(queue, 1)
+        finish(queue, queue.claim_many(limit=1))
+
+        queue.limits.set("running", kinds=["call"], key="tenant", concurrency=1)
+        enqueue(queue, 2)
+        assert len(queue.claim_many(limit=2)) == 1
+
     def test_all_run_in_the_end(self, queue: Queue, clock: ManualClock) -> None:
         queue.limits.set("api", kinds=["call"], rate=5, per=10, burst=1)
         queue.limits.set("llm", kinds=["call"], key="tenant", concurrency=1)

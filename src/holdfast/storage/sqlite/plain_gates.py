@@ -59,7 +59,7 @@ async def admit(tx: SqlTransaction, routing: RoutingTable, rows: Sequence[Row], 
 
 
 def _by_limit(routing: RoutingTable, rows: Sequence[Row]) -> list[tuple[LimitRow, list[int]]]:
-    """Return the limits of jobs, each with the places of its jobs, in order."""
+    """Return the limits of jobs by number, each with the places of its jobs, in order."""
     routes: dict[int, list[int]] = {}
     for place, route in enumerate(map(_route_of, rows)):
         routes.setdefault(route, []).append(place)
@@ -68,7 +68,7 @@ def _by_limit(routing: RoutingTable, rows: Sequence[Row]) -> list[tuple[LimitRow
         key = routing.by_number[route].key
         for limit in routing.limits_of(key.lane, key.kind):
             found[limit.number] = found.get(limit.number, []) + places
-    return [(routing.limits[number], sorted(places)) for number, places in found.items()]
+    return [(routing.limits[number], sorted(places)) for number, places in sorted(found.items())]
 
 
 async def _keys(tx: SqlTransaction, limit: LimitRow, rows: Sequence[Row]) -> list[str | None]:

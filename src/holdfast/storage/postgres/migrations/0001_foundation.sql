@@ -1550,7 +1550,9 @@ begin
                                                   else j.tags::json ->> substr(l.key_source, 5) end
                                         from holdfast.job j where j.ctid = p.place and j.seq + 0 = p.seq) end
                for update of g skip locked) l;
-    has_one_each := gate_jobs = array(select generate_series(1::bigint, cardinality(picked)));
+    -- With two limits of one kind, the gate that was found may be that of the other one.
+    has_one_each := gate_jobs = array(select generate_series(1::bigint, cardinality(picked)))
+                    and cardinality(limit_routes) = (select count(distinct l.route) from unnest(limit_routes) as l (route));
     if has_one_each is not true then
         select array_agg(w.job), array_agg(w.place), array_agg(w.number), array_agg(w.key), count(w.key)
           into jobs, places, numbers, keys, keys_given
