@@ -34,8 +34,8 @@ BULK = 1_000
 """Jobs per call, if a candidate supports bulk enqueue."""
 BATCH = 500
 """Jobs claimed and settled together, if a candidate supports that; also the batch size of the peers."""
-BASELINES = frozenset({"bare sqlite3", "pgbench"})
-"""Not queues: the engine alone."""
+BASELINES = ("statements alone", "bare sqlite3", "pgbench")
+"""Not queues: the statements of Holdfast without Holdfast, and the engine alone."""
 
 
 def payload(number: int) -> dict[str, Any]:

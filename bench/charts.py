@@ -95,13 +95,12 @@ def _postgres_charts(results: Results) -> dict[str, str | None]:
 def _rates(results: Results, scenario: str, durability: Durability, title: str) -> str | None:
     peers = results.peers(scenario, durability)
     ours = results.cell(scenario, "holdfast", durability)
-    bare = next((cell for name in BASELINES if (cell := results.cell(scenario, name, durability))), None)
+    found = (results.cell(scenario, name, durability) for name in BASELINES)
+    baselines = [cell for cell in found if cell is not None]
     if not peers or ours is None:
         return None
     unit = peers[0].rate
-    rows = [(ours, _OURS), *((peer, _THEIRS) for peer in peers)]
-    if bare is not None:
-        rows.append((bare, _BASELINE))
+    rows = [(ours, _OURS), *((peer, _THEIRS) for peer in peers), *((cell, _BASELINE) for cell in baselines)]
     return draw(
         title, [Bar(cell.candidate, cell.rate / unit, f"{cell.rate / unit:.2f}", color) for cell, color in rows]
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import writers
+from bench import call_cost, writers
 from bench.call_cost import TARGETS, CallCosts
 from bench.candidates import Engine
 from bench.charts import chart_names
@@ -92,7 +92,15 @@ def render_results(results: Results) -> str:
             _table(("jobs drained", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
         ]
     if results.calls is not None:
-        parts += ["### Processor time of calls\n", _table(("call", "µs", "of the bare loop"), _calls(results.calls))]
+        calls = results.calls
+        parts += [
+            "### Processor time of calls\n",
+            _table(("call", "µs", "of the bare loop"), _calls(calls)),
+            "### Parts of the processor time, in µs\n",
+            _table(call_cost.PARTS_HEAD, calls.parts()),
+            "### Pages written to the log\n",
+            _table(call_cost.PAGES_HEAD, calls.pages_written()),
+        ]
     if results.writers:
         rows = ((name, *times.row()) for name, times in results.writers.items())
         parts += ["### Sixteen writers\n", _table(writers.HEAD, rows)]

@@ -32,7 +32,7 @@ from bench.failures import Failures, measure_or_record_failure
 from bench.holdfast_candidates import HoldfastSession
 from bench.peer_candidates import HueySession, LiteQueueSession, PersistQueueSession
 from bench.rounds import Fresh
-from bench.statement_cost import HandoverSession
+from bench.statement_cost import StatementsSession
 
 ROOT = Path(__file__).resolve().parents[1]
 _POLL_SECONDS = 0.001
@@ -160,7 +160,7 @@ def _transport(session: Session) -> Transport:
             return LiteQueueTransport(session)
         case PersistQueueSession():
             return PersistQueueTransport(session)
-        case HandoverSession():
+        case StatementsSession():
             return session
         case _:
             raise TypeError(f"{type(session).__name__} has no transport")

@@ -56,7 +56,7 @@ class Results:
                 cell
                 for cell in self.cells
                 if (cell.scenario, cell.durability) == (scenario, durability)
-                and cell.candidate not in BASELINES | {"holdfast"}
+                and cell.candidate not in (*BASELINES, "holdfast")
             ),
             key=lambda cell: -cell.rate,
         )

@@ -2,8 +2,9 @@
 
 A minimal program for each call: it sends the statements of the plain form with values that are known before, locks
 the lock file, checks that the database is still there, and wakes listeners. It validates nothing, decides nothing and
-returns nothing; what a call takes beyond it is Python. The same program hands jobs from one process to another, which
-shows how much of a pick-up are wake-ups and statements.
+returns nothing; what a call takes beyond it is Python. The same program is a candidate: it hands jobs from one
+process to another, which shows how much of a pick-up are wake-ups and statements, and settles and claims one job at a
+time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import holdfast
-from bench.candidates import Candidate, Durability, PythonSession, as_text
+from bench.candidates import Candidate, Durability, PythonSession, Scenario, as_text, handle
 from holdfast.client import ids
 from holdfast.domain import limits
 from holdfast.storage.sqlite import sql
@@ -66,6 +67,11 @@ class Statements:
         """Close the files."""
         self._cursor.connection.close()
         os.close(self._lock)
+
+    def commit_nothing(self, count: int) -> None:
+        """Begin and commit without statements in between."""
+        for _ in range(count):
+            self._commit()
 
     def enqueue(self, count: int) -> None:
         """Store jobs, one commit for each."""
@@ -115,6 +121,13 @@ class Statements:
         """Lease the next job and return its payload; None if there is none."""
         found: list[str] = []
         self._commit(partial(self._lease, found))
+        return found[0] if found else None
+
+    def exchange_one(self) -> str | None:
+        """Finish the leased job, if there is one, lease the next and return its payload; None if there is none."""
+        found: list[str] = []
+        lease = partial(self._lease, found)
+        self._commit(*((self._finish, lease) if self._held else (lease,)))
         return found[0] if found else None
 
     def _commit(self, *writes: Callable[[], None]) -> None:
@@ -183,8 +196,11 @@ def prepared(path: str, durability: Durability) -> Statements:
     return Statements(path, None, None, durability)
 
 
-class HandoverSession(PythonSession):
-    """Hands jobs to another process: the lock file wakes the receiver's only thread, which then leases the job."""
+class StatementsSession(PythonSession):
+    """Settles and claims one job at a time, or hands jobs to another process.
+
+    There the lock file wakes the receiver's only thread, which then leases the job.
+    """
 
     def __init__(self, durability: Durability, folder: Path) -> None:
         path = str(folder / "jobs.db")
@@ -196,9 +212,19 @@ class HandoverSession(PythonSession):
         """Store one job."""
         self._statements.put(as_text(number))
 
+    def enqueue_bulk(self, first: int, count: int) -> None:
+        """Store jobs in one commit."""
+        self._statements.enqueue_many(count, as_text(first))
+
     def drain(self, batch: int) -> int:
-        """Not measured: see `bench.call_cost`."""
-        raise NotImplementedError
+        """Finish a job and lease the next in one commit, until none is left; for batches see `bench.call_cost`."""
+        if batch != 1:
+            raise NotImplementedError
+        handled = 0
+        while (body := self._statements.exchange_one()) is not None:
+            handle(body)
+            handled += 1
+        return handled
 
     def send(self, stamp: int) -> None:
         """Store one job with a timestamp."""
@@ -223,10 +249,12 @@ class HandoverSession(PythonSession):
 
 
 def candidates() -> list[Candidate]:
-    """Return the program with each durability, for the pick-up only."""
-    settings = "the statements of a pick-up, woken by the lock file; without Holdfast's calls and threads"
+    """Return the program with each durability."""
+    settings = (
+        "the statements of each commit; in a pick-up woken by the lock file; without Holdfast's calls and threads"
+    )
+    scenarios: frozenset[Scenario] = frozenset({"one-by-one", "pick-up"})
     both: tuple[Durability, Durability] = ("full", "relaxed")
     return [
-        Candidate("statements alone", mode, settings, frozenset({"pick-up"}), partial(HandoverSession, mode))
-        for mode in both
+        Candidate("statements alone", mode, settings, scenarios, partial(StatementsSession, mode)) for mode in both
     ]

@@ -50,7 +50,7 @@ def test_migrating_twice_does_nothing_the_second_time(path: Path) -> None:
 def test_the_row_view_has_the_fields_of_a_job_in_their_order(path: Path) -> None:
     holdfast.connect(str(path)).migrate()
     columns = [row[1] for row in sqlite3.connect(path).execute("pragma table_info(holdfast_job_row)")]
-    assert tuple(columns) == (*JobRow._fields, "state_number", "rare_state")
+    assert tuple(columns) == (*JobRow._fields, "state_number", "rare_state", "ends_at_ms")
 
 
 def migrate_when_told(pipe: Connection, path: str) -> None:

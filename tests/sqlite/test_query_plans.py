@@ -174,7 +174,7 @@ def test_heads_are_found_through_an_index_on_every_column_that_filters(database:
 def test_a_plain_form_opens_no_index_that_few_jobs_are_in(database: sqlite3.Connection) -> None:
     claims = ("job_claim_next_plain", "job_claim_range_plain", "job_claim_list_plain")
     for name in (*claims, "job_done_plain", "job_done_range_plain", "job_done_list_plain"):
-        assert opened(database, name) <= {"ready", "scheduled", "lease", "finished", "line"}, name
+        assert opened(database, name) <= {"ready", "scheduled", "ends", "line"}, name
 
 
 def test_an_index_that_is_opened_would_be_noticed(database: sqlite3.Connection) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,29 @@ def log_bytes(path: str) -> int:
         return Path(f"{path}-wal").stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def test_each_call_writes_the_pages_that_it_must(path: str, queue: holdfast.Queue) -> None:
+    queue.enqueue("work")
+    [claim] = queue.claim_many(limit=1)
+    queue.settle(claim, holdfast.Done())
+
+    def pages(call: Callable[[], Any]) -> tuple[int, Any]:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("pragma wal_checkpoint(truncate)")
+        result = call()
+        return log_bytes(path) // 4_096, result
+
+    # The job, its id, and the index of ready jobs.
+    assert pages(lambda: [queue.enqueue("work"), queue.enqueue("work")])[0] == 6
+    # The job, the index of ready jobs, and that of leases and finished jobs.
+    taken, claims = pages(lambda: queue.claim_many(limit=1))
+    assert taken == 3
+    # The two jobs and their event, and the same indexes.
+    taken, both = pages(lambda: queue.settle_and_claim([(claims[0], holdfast.Done())], limit=1))
+    assert taken == 4
+    # The job, its event, and the index of leases and finished jobs.
+    assert pages(lambda: queue.settle(both.claims[0], holdfast.Done()))[0] == 3
 
 
 @contextmanager

@@ -23,14 +23,14 @@ _READY_COLUMNS: Final = """j.seq, j.id, j.tenant, j.priority,
 # The guards of plain claims: the routing is current, no maintenance is due, no claim has the chosen token, if any.
 _NOTHING_PRECEDES: Final = """(select value from holdfast_meta where name = 'routing_version') = :version
    and not exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now)
-   and not exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now)
+   and not exists (select 1 from holdfast_job where state = {running} and ends_at_ms <= :lease_now)
    and not exists (select 1 from holdfast_job
                     where deadline_at_ms is not null and rare_state < {running}
                       and deadline_at_ms <= :wall_now)
    and not exists (select 1 from holdfast_wake where at_ms <= :wall_now)
    and (:chosen_token is null
         or not exists (select 1 from holdfast_job
-                        where state = {running} and lease_until_ms > 0 and lease_token = :chosen_token))"""
+                        where state = {running} and ends_at_ms > 0 and lease_token = :chosen_token))"""
 # The number of the worker's start, null if it has none or was not noted as claiming within the hour.
 _HOLDER: Final = """(select h.holder from holdfast_holder h
          where h.worker = :worker and h.incarnation = :incarnation and h.used_at_ms > :wall_now - 3600000)"""

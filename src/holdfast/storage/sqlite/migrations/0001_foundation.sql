@@ -335,6 +335,7 @@ create table holdfast_holder (
 -- `rare_state` is the state again, if the job belongs to an index that few jobs belong to, by its affinity, strict lane,
 -- deadline, gate, dedupe key, session or suspicion; once set it stays. It is null for the others: a statement that
 -- changes only their state opens none of these indexes.
+-- `ends_at_ms` is when the lease of a running job ends, or when a finished job has ended; null for the others.
 create table holdfast_job (
     seq              integer primary key,
     state            integer not null,
@@ -374,6 +375,7 @@ create table holdfast_job (
     extra            text,
     result           text,
     payload          text,
+    ends_at_ms       integer as (coalesce(lease_until_ms, finished_at_ms)) virtual,
     check (rare_state is state or state = 30
            or (coalesce(rare_state, affinity, deadline_at_ms, gate, dedupe_key, session) is null and fair_key <> ''
                and suspect = 0 and state <> 1))
@@ -404,10 +406,6 @@ create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priori
 create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
     where state = 0;
 
--- Running jobs, by lease expiry.
-create index holdfast_job_lease on holdfast_job (lease_until_ms)
-    where state = 10;
-
 -- Suspect jobs, whose last attempt expired; there are few.
 create index holdfast_job_suspect on holdfast_job (suspect, rare_state)
     where suspect = 1;
@@ -437,9 +435,10 @@ create index holdfast_job_predecessor on holdfast_job (predecessor)
 create index holdfast_job_root on holdfast_job (root)
     where root is not null;
 
--- Finished jobs by finish time, for lists and retention.
-create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
-    where finished_at_ms is not null;
+-- Finished jobs by finish time, for lists and retention, and running jobs by lease expiry. In this order of the states,
+-- running jobs stand beside those that were done last: a settlement, and a claim with it, changes one page.
+create index holdfast_job_ends on holdfast_job (state desc, ends_at_ms, seq)
+    where ends_at_ms is not null;
 
 -- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
 -- in none of these indexes.
@@ -533,7 +532,8 @@ create table holdfast_kept_key (
 create index holdfast_kept_key_until on holdfast_kept_key (until_ms);
 create index holdfast_kept_key_seq on holdfast_kept_key (seq);
 
--- A job as the code reads it: columns in the order of its fields, and then the number of its state, for conditions, and the same for few jobs.
+-- A job as the code reads it: columns in the order of its fields, and then, for
+-- conditions, the number of its state, the same for few jobs, and when it ends.
 create view holdfast_job_row as
 select j.seq, j.id,
        case j.state when 0 then 'scheduled' when 1 then 'blocked' when 2 then 'dependent' when 3 then 'parked'
@@ -557,7 +557,7 @@ select j.seq, j.id,
        j.dedupe_key, j.dedupe_kind, j.predecessor, j.extra ->> '$.digest' as digest,
        j.extra ->> '$.parent' as parent, j.root, j.session as session_number, j.enqueue_seq,
        j.extra ->> '$.entry_json' as entry_json, coalesce(j.extra ->> '$.record_all', 0) as record_all,
-       j.event_count, j.state as state_number, j.rare_state
+       j.event_count, j.state as state_number, j.rare_state, j.ends_at_ms
   from holdfast_job j
   join holdfast_route r on r.route = j.route
   left join holdfast_holder h on h.holder = j.holder

@@ -4,7 +4,7 @@
 -- Read the routing version, whether any job is due, expired or late, and whether a wake row is due.
 select (select value from holdfast_meta where name = 'routing_version'),
        exists (select 1 from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now),
-       exists (select 1 from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
+       exists (select 1 from holdfast_job where state = {running} and ends_at_ms <= :lease_now),
        exists (select 1 from holdfast_job
                 where deadline_at_ms is not null and rare_state < {running}
                   and deadline_at_ms <= :wall_now),
@@ -135,7 +135,7 @@ update holdfast_job
 -- name: jobs_held
 -- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row
- where state_number = {running} and lease_until_ms > 0 and lease_token = :lease_token and worker = :worker;
+ where state_number = {running} and ends_at_ms > 0 and lease_token = :lease_token and worker = :worker;
 
 -- name: jobs_held_by_others
 -- Read some running jobs that other starts of a worker hold.

@@ -207,7 +207,7 @@ select * from holdfast_job_row
 -- name: jobs_running_on_routes
 -- Read some running jobs on routes, after a number.
 select * from holdfast_job_row
- where state_number = {running} and lease_until_ms > 0 and seq > :after
+ where state_number = {running} and ends_at_ms > 0 and seq > :after
    and seq in (select seq from holdfast_job j where j.state = {running} and j.route in (select value from json_each(:routes)))
  order by seq
  limit :limit;
@@ -215,7 +215,7 @@ select * from holdfast_job_row
 -- name: jobs_uncounted
 -- Read some running jobs on routes that no gate counts: jobs without a key, or a defect.
 select * from holdfast_job_row
- where state_number = {running} and lease_until_ms > 0 and seq > :after
+ where state_number = {running} and ends_at_ms > 0 and seq > :after
    and seq in (select seq from holdfast_job j where j.state = {running} and j.route in (select value from json_each(:routes))
                   and not exists (select 1 from holdfast_gate g where g.gate = j.gate))
  order by seq

@@ -54,9 +54,9 @@ select (select count(*) from (select 1 from holdfast_job
        (select count(*) from (select 1 from holdfast_job
                                where rare_state = {blocked} and predecessor > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = {running} and lease_until_ms > 0 limit :maximum)),
+                               where state = {running} and ends_at_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = {running} and lease_until_ms <= :lease_now limit :maximum)),
+                               where state = {running} and ends_at_ms <= :lease_now limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
                                where suspect = 1 and rare_state = {ready} limit :maximum)),
        (select count(*) from (select 1 from (select distinct child from holdfast_edge where ended is null and child > 0) e
@@ -68,7 +68,7 @@ select (select count(*) from (select 1 from holdfast_job
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.
 select extra ->> '$.failure_class', count(*) from holdfast_job
- where finished_at_ms is not null and state = {failed} and extra ->> '$.failure_class' is not null
+ where ends_at_ms is not null and state = {failed} and extra ->> '$.failure_class' is not null
    and (:tenant is null or tenant = :tenant)
    and route not in (select route from holdfast_route where lane = :system_lane)
  group by extra ->> '$.failure_class';
@@ -112,15 +112,15 @@ select * from holdfast_job_row where id = :id;
 -- name: jobs_by_finish
 -- List jobs of one finished state by finish time, newest first, with any filter.
 select * from holdfast_job_row
- where finished_at_ms is not null and state_number = (select number from holdfast_state where name = :state)
-   and (finished_at_ms, seq) < (:finished_before, :before)
-   and (finished_at_ms, seq) >= (:finished_floor, :floor)
+ where ends_at_ms is not null and state_number = (select number from holdfast_state where name = :state)
+   and (ends_at_ms, seq) < (:finished_before, :before)
+   and (ends_at_ms, seq) >= (:finished_floor, :floor)
    and (:kind is null or kind = :kind)
    and (lane = :lane or (:lane is null and lane <> :system_lane))
    and (:tenant is null or tenant = :tenant)
    and (:failure_class is null or failure_class = :failure_class)
    and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
- order by finished_at_ms desc, seq desc
+ order by ends_at_ms desc, seq desc
  limit :limit;
 
 -- name: jobs_by_group
@@ -208,10 +208,10 @@ select r.lane, r.kind, s.name, sum(j.jobs)
 
 -- name: jobs_finish_floor
 -- Find the position so many jobs of one finished state below another, by finish time.
-select finished_at_ms, seq from holdfast_job
- where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
-   and (finished_at_ms, seq) < (:finished_before, :before)
- order by finished_at_ms desc, seq desc
+select ends_at_ms, seq from holdfast_job
+ where ends_at_ms is not null and state = (select number from holdfast_state where name = :state)
+   and (ends_at_ms, seq) < (:finished_before, :before)
+ order by ends_at_ms desc, seq desc
  limit 1 offset :examined;
 
 -- name: jobs_finished
@@ -238,6 +238,6 @@ select seq from holdfast_tag where tag = :tag and value = :value and seq < :befo
 
 -- name: report_problems
 -- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
-select (select count(*) from holdfast_job where state = {running} and lease_until_ms <= :lease_now),
+select (select count(*) from holdfast_job where state = {running} and ends_at_ms <= :lease_now),
        (select count(*) from holdfast_job where suspect = 1 and rare_state = {ready}),
        (select count(*) from holdfast_job where state = {scheduled} and due_at_ms <= :wall_now);

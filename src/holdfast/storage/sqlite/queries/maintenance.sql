@@ -3,8 +3,7 @@
 -- name: claim_next_times
 -- Read when the next job becomes due, when the next lease expires and when the next wake row is due.
 select (select due_at_ms from holdfast_job where state = {scheduled} and due_at_ms > 0 order by due_at_ms limit 1),
-       (select lease_until_ms from holdfast_job where state = {running} and lease_until_ms > 0
-         order by lease_until_ms limit 1),
+       (select ends_at_ms from holdfast_job where state = {running} and ends_at_ms > 0 order by ends_at_ms limit 1),
        (select at_ms from holdfast_wake where at_ms >= 0 order by at_ms limit 1);
 
 -- name: jobs_due
@@ -17,14 +16,14 @@ select * from holdfast_job_row
 -- name: jobs_expired
 -- Read some running jobs whose lease has expired, earliest first.
 select * from holdfast_job_row
- where state_number = {running} and lease_until_ms <= :now
- order by lease_until_ms
+ where state_number = {running} and ends_at_ms <= :now
+ order by ends_at_ms
  limit :limit;
 
 -- name: jobs_expired_of_worker
 -- Read some running jobs of one start of a worker whose lease has expired.
 select * from holdfast_job_row
- where state_number = {running} and lease_until_ms <= :now and worker = :worker and incarnation = :incarnation
+ where state_number = {running} and ends_at_ms <= :now and worker = :worker and incarnation = :incarnation
  limit :limit;
 
 -- name: jobs_past_deadline

@@ -29,7 +29,7 @@ delete from holdfast_body where seq in (select value from json_each(:seqs));
 -- Delete jobs, except the one with the highest number, and an earlier one that was kept for that reason.
 delete from holdfast_job
  where seq in (select value from json_each(:seqs) union all
-               select seq from holdfast_job where finished_at_ms is not null and state = {deleted})
+               select seq from holdfast_job where ends_at_ms is not null and state = {deleted})
    and seq < (select max(seq) from holdfast_job);
 
 -- name: jobs_delete_highest
@@ -43,10 +43,10 @@ update holdfast_job
 
 -- name: jobs_to_prune
 -- Find some jobs of one finished state that finished before a time, earliest first, after one of them.
-select finished_at_ms, seq from holdfast_job
- where finished_at_ms is not null and state = (select number from holdfast_state where name = :state)
-   and finished_at_ms < :before
-   and (finished_at_ms, seq) > (:finished_after, :after)
+select ends_at_ms, seq from holdfast_job
+ where ends_at_ms is not null and state = (select number from holdfast_state where name = :state)
+   and ends_at_ms < :before
+   and (ends_at_ms, seq) > (:finished_after, :after)
    and not exists (select 1 from holdfast_edge e cross join holdfast_job c on c.seq = e.child
                     where e.parent = holdfast_job.seq and c.state < {done})
    and not exists (select 1 from holdfast_edge e cross join holdfast_group g on g.number = -e.child
@@ -54,7 +54,7 @@ select finished_at_ms, seq from holdfast_job
                       and (g.ended_at_ms is null
                            or exists (select 1 from holdfast_edge f cross join holdfast_job c on c.seq = f.child
                                        where f.parent = -g.number and c.state < {done})))
- order by finished_at_ms, seq
+ order by ends_at_ms, seq
  limit :limit;
 
 -- name: holders_delete_unused

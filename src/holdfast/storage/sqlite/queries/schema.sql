@@ -2,7 +2,7 @@
 
 -- name: clock_latest_lease
 -- Read the latest end of any lease that is still held.
-select max(coalesce((select max(lease_until_ms) from holdfast_job where state = {running}), 0),
+select max(coalesce((select max(ends_at_ms) from holdfast_job where state = {running}), 0),
            coalesce((select max(lease_until_ms) from holdfast_session where lease_until_ms is not null), 0));
 
 -- name: clock_read

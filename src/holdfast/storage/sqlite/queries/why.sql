@@ -4,8 +4,8 @@
 -- Read how long some of the jobs of a route have run that finished last.
 select finished_at_ms - started_at_ms
   from (select route, started_at_ms, finished_at_ms from holdfast_job
-         where finished_at_ms is not null and state = {done}
-         order by finished_at_ms desc
+         where ends_at_ms is not null and state = {done}
+         order by ends_at_ms desc
          limit 500)
  where route = :route and started_at_ms is not null
  limit :limit;

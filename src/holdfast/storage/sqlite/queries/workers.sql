@@ -39,7 +39,7 @@ select host, process, forms from holdfast_worker where beat_at_ms >= :since orde
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
-         where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
+         where j.state = {running} and j.ends_at_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
   left join holdfast_holder h on h.worker = w.worker and h.incarnation = w.incarnation
  order by w.beat_at_ms desc
@@ -50,7 +50,7 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.switches_saved, w.hold_left_ms, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
-         where j.state = {running} and j.lease_until_ms > 0 and j.holder = h.holder)
+         where j.state = {running} and j.ends_at_ms > 0 and j.holder = h.holder)
   from holdfast_worker w
   left join holdfast_holder h on h.worker = w.worker and h.incarnation = w.incarnation
  where w.worker = :worker;
