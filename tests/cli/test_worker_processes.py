@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from dataclasses import asdict
 from io import StringIO
@@ -18,7 +19,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_processes import ProcessesScreen, worker_command
 from holdfast.cli.worker_report import RECORD
 from holdfast.worker.status import RunningJob, WorkerStatus
-from holdfast.worker.supervisor import WorkerProcesses, pause_before_start
+from holdfast.worker.supervisor import Output, WorkerProcesses, pause_before_start
 
 pytestmark = pytest.mark.slow("each test starts a worker of several processes")
 
@@ -41,7 +42,7 @@ class OutputListener:
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def processes(program: str, listener: OutputListener, *, size: int = 1, fatal_exit_code: int = 2) -> WorkerProcesses:
+def processes(program: str, listener: Output, *, size: int = 1, fatal_exit_code: int = 2) -> WorkerProcesses:
     return WorkerProcesses(
         lambda number: [sys.executable, "-c", program, str(number)],
         size,
@@ -70,6 +71,19 @@ def test_children_are_not_in_the_process_group_of_the_terminal() -> None:
     groups = {int(line) for _, line in listener.lines}
     assert len(groups) == 2
     assert os.getpgrp() not in groups
+
+
+def test_a_signal_that_another_thread_receives_stops_the_children() -> None:
+    lines: list[str | None] = []
+
+    def listener(_number: int, line: str | None) -> None:
+        lines.append(line)
+        if line is not None:
+            # As if it had arrived while the process was stopped.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    assert processes(PRINTS.format(text="1") + WAITS, listener).run() == 0
+    assert lines == ["1", None]
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])

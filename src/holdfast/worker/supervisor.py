@@ -31,6 +31,9 @@ _RESTARTS = RetryPolicy(first=0.5, last=30.0, jitter=0.0)
 ENDING_SECONDS = 15.0
 # How long to wait for the last output of children that have exited; a process left behind may keep a pipe open.
 _OUTPUT_SECONDS = 1.0
+# How often to look for a signal that another thread has received, which does not wake the main thread: the system
+# chooses any thread for a signal that arrived while the process was stopped.
+_LOOK_SECONDS = 1.0
 _REQUESTED_EXIT_CODES = frozenset({0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 
 
@@ -121,10 +124,11 @@ class WorkerProcesses:
 
     def _next_event(self) -> int | _ChildExit | None:
         """Wait for a signal, the exit of a child, or the next due action (None)."""
-        due_times = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        now = time.monotonic()
+        due_times = [now + _LOOK_SECONDS, *(slot.start_at for slot in self._slots if slot.start_at is not None)]
         if self._kill_at is not None:
             due_times.append(self._kill_at)
-        seconds = max(min(due_times) - time.monotonic(), 0) if due_times else None
+        seconds = max(min(due_times) - now, 0)
         try:
             return self._events.get(timeout=seconds)
         except queue.Empty:
