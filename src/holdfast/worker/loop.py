@@ -543,8 +543,7 @@ class WorkerLoop:
     def _admit(self, attempts: Sequence[RunningAttempt]) -> Sequence[RunningAttempt]:
         """Choose which attempts run isolated; return all but suspects that must wait until nothing else runs here."""
         if self._dispatcher is None:
-            tasks = {attempt.task for attempt in attempts}
-            isolated = any(map(self._settings.isolation.isolates, tasks))
+            isolated = any(map(self._settings.isolation.isolates, {attempt.task for attempt in attempts}))
             usual = claim_rules.are_usual(attempt.claim for attempt in attempts)
             if not isolated and (usual or not any(attempt.suspect for attempt in attempts)):
                 return attempts
