@@ -66,11 +66,13 @@ CALLS = {"holdfast": _enqueue, "flock": _flock, "statements under flock": _state
 def _write(
     name: str, folder: Path, seconds: float, ready: Barrier, found: multiprocessing.SimpleQueue[list[float]]
 ) -> None:
-    """Repeat the call for some seconds, once all processes are ready; put the time that each took into *found*."""
-    call, times = CALLS[name](folder), []
+    """Call once, and again for some seconds, once all processes are ready; put the time of each into *found*."""
+    call = CALLS[name](folder)
+    times: list[float] = []
     ready.wait()
     until = time.monotonic() + seconds
-    while (started := time.monotonic()) < until:
+    while not times or time.monotonic() < until:
+        started = time.monotonic()
         call()
         times.append(time.monotonic() - started)
     found.put(times)

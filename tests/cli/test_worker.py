@@ -378,7 +378,7 @@ def test_on_a_terminal_it_draws_running_jobs_and_leaves_one_line(
 def test_a_job_whose_process_is_killed_is_finished_by_another(tmp_path: Path, queue: holdfast.Queue) -> None:
     enqueued = queue.enqueue("hold")
 
-    with running(tmp_path, "--json", "--processes", "2", "--name", "w", "--lease", "500ms") as worker:
+    with running(tmp_path, "--json", "--processes", "2", "--name", "w", "--lease", "5s") as worker:
         first = worker.document(handler="hold", attempt=1)["process"]
         os.kill(first, signal.SIGKILL)
         second = worker.document(handler="hold", attempt=2)["process"]

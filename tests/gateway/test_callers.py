@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -163,14 +164,23 @@ def test_a_late_report_of_an_attempt_does_not_end_the_answer_that_is_read_from_t
 
 
 @pytest.mark.gateway_settings(grace=0.1)
-def test_a_stream_that_was_cut_and_is_read_again_goes_on_as_long_as_it_is_read(
+def test_a_stream_whose_caller_has_gone_goes_on_as_long_as_another_reads_it(
     served: RunningGateway, upstream: ModelServer
 ) -> None:
-    upstream.script.token_seconds, upstream.script.tokens = 0.05, 20
+    upstream.script.hold, upstream.script.hold_after = True, 1
     cut = served.open(stream=True)
     first, job_id = cut.line(), cut.response.headers["Holdfast-Job"]
-    cut.leave()
-    rest = served.client.get(f"/jobs/{job_id}/stream?after=1").content
+    exchange = next(iter(served.gateway.exchanges))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(served.client.get, f"/jobs/{job_id}/stream?after=1")
+        wait_until(lambda: len(exchange.readers) == 2)
+        cut.leave()
+        wait_until(lambda: exchange.grace is not None)
+        first_grace = exchange.grace
+        # It is over: another has begun.
+        wait_until(lambda: exchange.grace not in {first_grace, None})
+        upstream.script.hold = False
+        rest = reading.result().content
 
     assert served.queue.get(job_id).state == "done"
     assert first + rest == served.queue.artifact(job_id, "response").data

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import RunningGateway
 from tests.support.model_server import ModelServer
-from tests.support.service import wait_until
+from tests.support.service import TIMEOUT, wait_until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -41,6 +41,12 @@ def openai_client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
 def anthropic_client(gateway: RunningGateway) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway.port}", api_key="none", max_retries=2) as client:
         yield client
+
+
+def patient_at_last(request: Any) -> None:
+    """Let the last try of a client that is impatient wait for its answer."""
+    if request.headers["x-stainless-retry-count"] == "2":
+        request.extensions["timeout"] = dict.fromkeys(request.extensions["timeout"], TIMEOUT)
 
 
 # --- ollama --------------------------------------------------------------------------------------------------------
@@ -116,6 +122,7 @@ def test_openai_that_times_out_and_retries_twice_costs_one_generation(
 
     def ask() -> None:
         impatient = openai_client.with_options(timeout=0.5)
+        impatient._client.event_hooks = {"request": [patient_at_last]}
         chat = impatient.chat.completions.create(model="llama:8b", messages=MESSAGES)
         answers.append(chat.choices[0].message.content)
 
@@ -123,7 +130,7 @@ def test_openai_that_times_out_and_retries_twice_costs_one_generation(
     asking.start()
     wait_until(lambda: gateway.gateway.exchanges.joined == 2)
     upstream.script.hold = False
-    asking.join(30)
+    asking.join(TIMEOUT)
 
     assert answers == [WHOLE]
     assert len(upstream.generations) == 1
@@ -171,6 +178,7 @@ def test_anthropic_that_times_out_and_retries_twice_costs_one_generation(
 
     def ask() -> None:
         impatient = anthropic_client.with_options(timeout=0.5)
+        impatient._client.event_hooks = {"request": [patient_at_last]}
         message = impatient.messages.create(model="llama:8b", max_tokens=100, messages=MESSAGES)
         answers.append(message.content[0].text)  # type: ignore[union-attr]
 
@@ -178,7 +186,7 @@ def test_anthropic_that_times_out_and_retries_twice_costs_one_generation(
     asking.start()
     wait_until(lambda: gateway.gateway.exchanges.joined == 2)
     upstream.script.hold = False
-    asking.join(30)
+    asking.join(TIMEOUT)
 
     assert answers == [WHOLE]
     assert len(upstream.generations) == 1

@@ -34,7 +34,7 @@ def model_process() -> Iterator[ModelServerProcess]:
 
 
 def started(place: StorePlace, upstream: str, *arguments: str) -> GatewayProcess:
-    return place.process(upstream, "--grace", "3s", *arguments)
+    return place.process(upstream, "--grace", "60s", *arguments)
 
 
 @pytest.mark.slow("it starts processes")
@@ -154,10 +154,11 @@ def test_jobs_of_callers_who_do_not_come_back_are_cancelled_and_not_generated(
 def test_a_gateway_killed_at_any_part_of_a_stream_has_stored_what_was_seen_to_the_end(
     place: StorePlace, model_process: ModelServerProcess
 ) -> None:
-    model_process.script(tokens=3, token_seconds=0.05)
+    model_process.script(tokens=3)
     body = body_of("/api/chat", stream=True)
     whole = Client(model_process.port, None).post("/api/chat", body).content
     for parts in range(1, 5):
+        model_process.script(hold=parts < 4, hold_after=parts)
         gateway = started(place, model_process.url)
         answer = OpenAnswer(gateway.client, "/api/chat", body)
         seen = b"".join(answer.line() for _ in range(parts))

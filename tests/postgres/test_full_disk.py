@@ -37,6 +37,9 @@ def queue(server: Server, disk: Path) -> Iterator[holdfast.Queue]:
     with server.superuser() as connection:
         connection.execute(f"create tablespace small location '{place}'".encode())
         connection.execute("create database small tablespace small")
+        # The files of the new database have holes, whose pages the server still holds in memory. It writes such a
+        # page when any database needs its place in memory, and that call fails if the disk is full then.
+        connection.execute("checkpoint")
     with holdfast.connect(server.database_url("small")) as queue:
         yield queue
     with server.superuser() as connection:

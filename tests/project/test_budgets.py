@@ -15,6 +15,8 @@ import pytest
 import holdfast
 from tests.project.sources import PACKAGE, ROOT, Module, assert_none, imports, modules
 
+pytestmark = pytest.mark.slow("the first of these tests in a process parses all modules")
+
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
 IMPORT_SHARE_MAX = 0.06

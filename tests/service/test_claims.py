@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -204,14 +203,13 @@ def test_a_claim_settles_finished_jobs_in_the_same_commit(served: Server) -> Non
 
 def test_a_waiting_claim_gets_a_job_as_soon_as_it_is_enqueued(served: Server) -> None:
     worker, producer = served.client("work"), served.client("produce")
-    began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 20})
+        # For longer than the client waits.
+        waiting = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 60})
         producer.post("/v1/jobs", {"kind": "a", "job_id": "one"})
         answer: Answer = waiting.result()
 
     assert [claim["job"]["id"] for claim in answer.json["claims"]] == ["one"]
-    assert time.monotonic() - began < 10
     assert worker.post("/v1/claims", {"worker": "w", "wait": 0.05}).json["claims"] == []
 
 
@@ -238,28 +236,26 @@ def test_a_claimer_that_has_gone_gets_no_job(served: Server) -> None:
 def test_a_revoked_token_ends_its_long_poll(server: Server) -> None:
     worker = server.client("work")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 30})
+        waiting = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 60})
         wait_until(lambda: claim_waits(server))
         server.queue.admin.tokens.revoke(str(worker.token).split("_")[1])
-        began = time.monotonic()
         answer = waiting.result()
 
     assert (answer.status, answer.code) == (401, "not_authenticated")
-    assert time.monotonic() - began < 5
 
 
+@pytest.mark.service_settings(shutdown_seconds=3_600)
 def test_a_shutdown_ends_long_polls_at_once(server: Server) -> None:
     worker = server.client("work", "read")
     server.queue.enqueue("a", job_id="one", delay=600)
     with ThreadPoolExecutor(2) as pool:
-        claiming = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 30})
-        waiting = pool.submit(worker.get, "/v1/jobs/one?wait=30")
+        claiming = pool.submit(worker.post, "/v1/claims", {"worker": "w", "wait": 60})
+        waiting = pool.submit(worker.get, "/v1/jobs/one?wait=60")
         wait_until(lambda: claim_waits(server) and "jobs_finished" in server.harness.faults.seen)
-        seconds = server.stop()
+        server.stop()
 
         assert claiming.result().json["claims"] == []
         assert waiting.result().json["state"] == "scheduled"
-    assert seconds < 5
 
 
 class TestKeptClaims:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from holdfast import Artifact, Claim, Done, Queue
 from holdfast.client.queue_state import state_of
 from holdfast.domain import limits
+from holdfast.service import content
 from tests.support.service import Client, Server, Stream, wait_until
 
 CHUNK = limits.ARTIFACT_CHUNK_BYTES
@@ -76,17 +76,19 @@ def test_bad_output_is_refused_by_field_and_stores_nothing(server: Server, body:
     assert len(server.queue.output("one")) == 0
 
 
-def test_a_stream_follows_the_output_until_the_job_has_finished(served: Server) -> None:
+@pytest.mark.service_settings(ping_seconds=3_600)
+def test_a_stream_follows_the_output_until_the_job_has_finished(
+    served: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By notifications, not by polling.
+    monkeypatch.setattr(content, "_POLL_SECONDS", 3_600.0)
     claim = running(served.queue)
     served.queue.emit(claim, "before ")
     with served.client("produce").stream("/v1/jobs/one/output") as stream:
         assert stream.response.headers["content-type"].startswith("text/event-stream")
         assert texts(stream, 1) == ["before "]
-        began = time.monotonic()
         served.queue.emit(claim, "during ")
         assert texts(stream, 1) == ["during "]
-        # By a notification, not by polling.
-        assert time.monotonic() - began < 3
         served.queue.emit(claim, "after")
         served.queue.settle(claim, Done())
         assert texts(stream, 1) == ["after"]
@@ -133,7 +135,7 @@ def test_a_waiting_job_whose_deadline_passes_ends_its_output_stream(served: Serv
     assert served.queue.get("one").state == "failed"
 
 
-@pytest.mark.service_settings(ping_seconds=0.05, streams_per_token_max=2)
+@pytest.mark.service_settings(ping_seconds=0.05, streams_per_token_max=2, shutdown_seconds=3_600)
 def test_output_streams_get_comments_are_limited_and_end_with_their_token(server: Server) -> None:
     running(server.queue)
     client = server.client("read")
@@ -145,7 +147,7 @@ def test_output_streams_get_comments_are_limited_and_end_with_their_token(server
         assert first.comments[-1] == "the token was revoked or has expired"
         assert "ping" in first.comments
     with server.client("read").stream("/v1/jobs/one/output") as stream:
-        assert server.stop() < 5
+        server.stop()
         assert list(stream) == []
         assert stream.comments[-1] == "server is shutting down"
 

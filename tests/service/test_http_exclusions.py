@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.project.sources import ROOT
 from tests.support import http_engine
 
 SUITE = ROOT / "tests" / "conformance"
 
 
+@pytest.mark.slow("it parses the conformance suite")
 def test_every_exclusion_names_a_file_or_a_test() -> None:
     files = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in SUITE.glob("test_*.py")}
     assert http_engine.EXCLUDED_FILES.keys() <= files.keys()

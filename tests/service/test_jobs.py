@@ -298,16 +298,15 @@ def test_ids_with_any_characters_are_found_by_their_encoded_path(server: Server)
 def test_waiting_returns_the_job_when_it_finishes(served: Server) -> None:
     served.queue.enqueue("a", job_id="one")
     reader = served.client("read")
-    began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(reader.get, "/v1/jobs/one?wait=20")
+        # For longer than the client waits.
+        waiting = pool.submit(reader.get, "/v1/jobs/one?wait=60")
         claim = served.queue.claim(worker="w")
         assert claim is not None
         served.queue.settle(claim, Done({"n": 1}))
         answer = waiting.result()
 
     assert (answer.json["state"], answer.json["result"]) == ("done", {"n": 1})
-    assert time.monotonic() - began < 10
     assert reader.get("/v1/jobs/one?wait=20").json["state"] == "done"
 
 

@@ -289,11 +289,15 @@ def test_a_call_that_waits_in_vain_is_not_sent_again(monkeypatch: pytest.MonkeyP
     assert len(http.requests) == 1
 
 
-def test_a_server_that_does_not_listen_is_unreachable_and_one_that_starts_in_time_is_used(server: Server) -> None:
+def test_a_server_that_does_not_listen_is_unreachable_and_one_that_starts_in_time_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = connected(server)
     server.stop()
+    monkeypatch.setattr(connection, "_RETRY_SECONDS", 0.1)
     with pytest.raises(StoreUnreachable):
         queue.requeue("x")
+    monkeypatch.setattr(connection, "_RETRY_SECONDS", 60.0)
     starting = threading.Timer(0.2, server.start)
     starting.start()
     enqueued = queue.enqueue("a")
@@ -389,12 +393,12 @@ def test_a_worker_survives_the_death_of_its_server_and_loses_and_repeats_no_job(
 
         run_jobs = [run.new(number) for number in range(count)]
         enqueued = queue.enqueue_many(run_jobs)
-        with Worker(queue, concurrency=4, lease=20).running():
+        with Worker(queue, concurrency=4, lease=60).running():
             wait_until(lambda: len(runs) > 10)
             first.end(signal.SIGKILL)
             with serving(path, "--tokens", "off", "--port", str(first.port)):
                 for one in enqueued:
-                    assert one.result(timeout=60) == int(one.job.payload["number"])
+                    assert one.result(timeout=120) == int(one.job.payload["number"])
         queue.close()
     with holdfast.connect(path) as local:
         jobs = [local.get(one.id) for one in enqueued]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -163,16 +162,15 @@ def test_a_bad_call_is_refused_by_field_and_changes_nothing(
 
 def test_a_waiting_claim_gets_a_turn_as_soon_as_there_is_one(served: Server) -> None:
     worker = served.client("work")
-    began = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
-        named = pool.submit(worker.post, "/v1/turns", {"worker": "w", "session": "chat", "wait": 20})
-        other = pool.submit(worker.post, "/v1/turns", {"worker": "w", "lanes": ["other"], "wait": 20})
+        # For longer than the client waits.
+        named = pool.submit(worker.post, "/v1/turns", {"worker": "w", "session": "chat", "wait": 60})
+        other = pool.submit(worker.post, "/v1/turns", {"worker": "w", "lanes": ["other"], "wait": 60})
         say(served.queue, "one")
         say(served.queue, "two", session="s2", lane="other")
         answers: list[Answer] = [named.result(), other.result()]
 
     assert [payloads(answer.json["turn"]) for answer in answers] == [["one"], ["two"]]
-    assert time.monotonic() - began < 10
     assert worker.post("/v1/turns", {"worker": "w", "wait": 0.05}).json == {"turn": None}
 
 
@@ -189,12 +187,13 @@ def test_a_claimer_that_has_gone_gets_no_turn(served: Server) -> None:
     assert (job.worker, job.attempt, job.suspect) == ("here", 1, 0)
 
 
+@pytest.mark.service_settings(shutdown_seconds=3_600)
 def test_a_shutdown_ends_the_long_poll_for_a_turn(server: Server) -> None:
     worker = server.client("work")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(worker.post, "/v1/turns", {"worker": "w", "wait": 30})
+        waiting = pool.submit(worker.post, "/v1/turns", {"worker": "w", "wait": 60})
         wait_until(lambda: "session_next_time" in server.harness.faults.seen)
-        assert server.stop() < 5
+        server.stop()
         assert waiting.result().json == {"turn": None}
 
 

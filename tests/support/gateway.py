@@ -185,9 +185,9 @@ class OpenAnswer:
 def running_gateway(
     url: str, upstream: str, *, schema: str = "holdfast", tokens: bool = False, **settings: Any
 ) -> Iterator[RunningGateway]:
-    """Run a gateway for a block, with short times."""
-    quick: dict[str, Any] = {"backoff": 0.02, "grace": 5.0, **settings}
-    running = RunningGateway(url, GatewaySettings(upstream=upstream, **quick), schema=schema, tokens=tokens)
+    """Run a gateway for a block, with a short backoff, and a grace that only a hang exceeds."""
+    chosen: dict[str, Any] = {"backoff": 0.02, "grace": 60.0, **settings}
+    running = RunningGateway(url, GatewaySettings(upstream=upstream, **chosen), schema=schema, tokens=tokens)
     running.start()
     try:
         yield running

@@ -43,6 +43,8 @@ class Script:
     """After how many bytes of the body the next answers are cut off; -1 cuts none."""
     hold: bool = False
     """Whether generated answers wait until `hold` is false."""
+    hold_after: int = 0
+    """How many frames of a stream are sent before it waits."""
     error_frame: bool = False
     """Whether streams end with an error of the server's own."""
     frame_bytes: int = 0
@@ -234,7 +236,8 @@ class ModelServer:
         cut = script.cut_after.pop(0) if script.cut_after else -1
         try:
             await asyncio.sleep(script.first_token_seconds)
-            await self._held()
+            if not script.hold_after:
+                await self._held()
             streams = document.get("stream", path in {"/api/chat", "/api/generate"}) and "embed" not in path
             if streams:
                 await self._stream(path, model, document, writer, cut)
@@ -275,7 +278,8 @@ class ModelServer:
         for index, frame in enumerate(frames):
             if index and script.token_seconds:
                 await asyncio.sleep(script.token_seconds)
-            await self._held()
+            if index >= script.hold_after:
+                await self._held()
             yield frame
 
     async def _held(self) -> None:

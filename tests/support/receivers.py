@@ -20,7 +20,7 @@ from holdfast.domain import webhook_urls
 from holdfast.webhooks.connections import Connections, Resolve
 from holdfast.webhooks.sender import WebhookSender
 
-TIMEOUT = 30.0
+TIMEOUT = 50.0
 LOCAL = webhook_urls.parse_networks("127.0.0.0/8", "allow")
 
 

@@ -6,7 +6,6 @@ An ASGI application sees neither headers that never end nor a body that stalls, 
 import asyncio
 import socket
 import struct
-import time
 from typing import Any, Literal
 
 import httptools
@@ -205,7 +204,7 @@ class WatchedProtocol(HttpToolsProtocol):
         """Start the request and watch its body."""
         self._phase = "body"
         self._received = 0
-        self._since = time.monotonic()
+        self._since = self.loop.time()
         self._arm(self.settings.body_seconds)
         before = self.cycle
         super().on_headers_complete()
@@ -254,9 +253,9 @@ class WatchedProtocol(HttpToolsProtocol):
         if self._phase == "body":
             if self.flow.read_paused:
                 # The application does not read: that is not the client's fault.
-                self._since, self._received = time.monotonic(), 0
+                self._since, self._received = self.loop.time(), 0
             allowed = self.settings.body_seconds + self._received / self.settings.body_bytes_per_second_min
-            left = self._since + allowed - time.monotonic()
+            left = self._since + allowed - self.loop.time()
             if left > 0:
                 self._arm(left)
                 return

@@ -332,7 +332,7 @@ def _plan(memory: StoreMemory, request: ClaimRequest) -> _ClaimPlan | None:
         return None
     positions = memory.scan_positions.of(routes)
     floors = memory.ready_floors.start(routes, marked=bool(positions))
-    if floors["floor_seq"] is not None and not memory.ready_floors.is_crowded():
+    if floors["floor_seq"] and not memory.ready_floors.is_crowded():
         # All ready jobs are after the floor, and few.
         positions = {}
     times = memory.due_watermarks.start_times(thorough=False)
@@ -406,7 +406,7 @@ def _claims(
         memory.due_watermarks.record_look(now, thorough=True, found=False)
         memory.ready_floors.raise_due(seen)
     if header[_ID] == "all":
-        memory.ready_floors.raise_to(seen, plan.routes, header[_SEQ], header[_DUE], complete=plan.floor_seq is None)
+        memory.ready_floors.raise_to(seen, plan.routes, header[_SEQ], header[_DUE], complete=not plan.floor_seq)
     elif header[_ID] == "crowded":
         memory.ready_floors.record_crowd()
     leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)

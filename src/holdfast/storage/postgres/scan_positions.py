@@ -157,21 +157,23 @@ class ReadyFloors:
         return next((one for one in reversed(self._seen) if one.own is None or one.own <= seen.oldest_open), None)
 
     def start(self, routes: Sequence[routing.Route], *, marked: bool) -> dict[str, Any]:
-        """Return the values for a claim; without a number if it has none, or if there are too many new jobs.
+        """Return the values for a claim; without a number if there were too many new jobs a moment ago.
 
         Even then a claim with scan positions, if it is *marked*, looks there once it gets fewer jobs than requested.
+        Without a floor it looks from the first number on. To pass the entries of claimed jobs may take so long that
+        as many jobs as requested arrive in the meantime; a claim that stops there has not seen all.
         """
         now = time.monotonic()
         found = [self._floors.get(route.number) for route in routes]
         newest = None if self._newest is None else self._newest.backdated
         valid = [floor for floor in found if floor is not None and floor.until > now]
-        uses = bool(valid) and len(valid) == len(found) and (marked or now >= self._crowded_until)
+        floors = valid if len(valid) == len(found) else []
+        dues = ((floor.due_at_ms if floor.backdated == newest else -1) for floor in floors)
+        looks = marked or now >= self._crowded_until
         wall_floor, lease_floor = self.due()
         return {
-            "floor_seq": min(floor.seq for floor in valid) if uses else None,
-            "floor_due": min((floor.due_at_ms if floor.backdated == newest else -1) for floor in valid)
-            if uses
-            else -1,
+            "floor_seq": min((floor.seq for floor in floors), default=0) if looks else None,
+            "floor_due": min(dues, default=-1),
             "floor_backdated": newest,
             "wall_floor": wall_floor,
             "lease_floor": lease_floor,
