@@ -64,6 +64,16 @@ class TestRounds:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in tenants])
         assert [job.tenant for job in claim_singly(queue)] == sorted(tenants)
 
+    @pytest.mark.parametrize("limits", [(7, 7), (3, 4, 7)], ids=str)
+    def test_tenants_that_are_claimed_together_are_ordered_by_code_point(
+        self, queue: Queue, limits: tuple[int, ...]
+    ) -> None:
+        tenants = ["Zoe", "ada", "Émile", "émile", "zoe", "10", "9"]
+        for _ in range(2):
+            queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in tenants])
+        taken = [claim.job.tenant for limit in limits for claim in queue.claim_many(limit=limit)]
+        assert taken == 2 * sorted(tenants)
+
     def test_a_higher_priority_goes_before_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc")
         queue.enqueue("mail", tenant="c", priority=1)

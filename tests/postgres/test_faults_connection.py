@@ -315,7 +315,8 @@ def test_the_async_api_survives_the_same(server: Server, wire: Wire, strike: Str
         await queue.close()
         return nth
 
-    assert asyncio.run(main()) > 6
+    # At least one message of each of the three calls was struck; how many they send depends on what is remembered.
+    assert asyncio.run(main()) > 4
     assert insist.errors
 
 

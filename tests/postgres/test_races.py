@@ -122,6 +122,24 @@ def test_a_job_that_was_parked_at_a_locked_gate_is_found_again_although_nothing_
     assert claim_ids(racers.queue, 1) == [made.id]
 
 
+def test_an_end_at_a_gate_that_is_locked_when_a_claim_looks_is_not_forgotten(
+    racers: Racers, url: str, schema: str
+) -> None:
+    racers.queue.limits.set("one", kinds=["mail"], concurrency=1)
+    racers.queue.enqueue("mail")
+    running = claim_one(racers.queue)
+    made = racers.queue.enqueue("mail")
+    assert claim_ids(racers.queue, 1) == []
+    assert racers.queue.get(made.id).state == "parked"
+    racers.queue.settle(running, Done())
+    with psycopg.connect(url) as connection:
+        connection.execute(f"select 1 from {schema}.gate for update".encode())
+        assert claim_ids(racers.queue, 1) == []
+        connection.rollback()
+    racers.clock.advance(1)
+    assert claim_ids(racers.queue, 1) == [made.id]
+
+
 def test_a_gate_that_was_idle_until_a_claim_counted_a_job_there_is_not_deleted(
     racers: Racers, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from holdfast import Done, NewJob, Outcome, Queue, Worker
+from holdfast import Claim, Done, NewJob, Outcome, Queue, Worker
 from holdfast.client.connect import queue_on
+from holdfast.domain.claims import are_usual
 from holdfast.errors import JobNotFound
 from holdfast.storage.plain_contract import FinishedJobs
 from holdfast.storage.sql_transaction import SqlTransaction
@@ -197,6 +198,18 @@ def test_more_jobs_than_one_statement_stores_are_stored_alike(options: dict[str,
 
 LANES = ["default", "other", "third"]
 KINDS = [f"kind-{number}" for number in range(20)]
+
+
+def test_claims_tell_whether_all_of_their_jobs_are_usual(tmp_path: Path) -> None:
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True)) as queue:
+        queue.enqueue_many([NewJob("kind")] * 4)
+        usual = [*queue.claim_many(limit=2), *queue.claim_many(limit=2)]
+        queue.enqueue_many([NewJob("kind"), NewJob("kind", tags={"a": "b"})])
+        varied = queue.claim_many(limit=2)
+
+    assert are_usual(usual)
+    assert not are_usual([*usual, *varied])
+    assert not are_usual([Claim(usual[0].job, 1_000)])
 
 
 def varied_jobs(count: int) -> list[NewJob]:

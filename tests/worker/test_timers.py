@@ -33,7 +33,7 @@ class TestWaiting:
         event.set()
         event_async.set()
 
-        assert timer.wait(event, 3600)
+        assert timer.wait(event, timer.monotonic() + 3600)
         assert asyncio.run(timer.wait_async(event_async, 3600))
 
     def test_a_wait_ends_when_its_time_has_passed_and_says_so(self, timer: Timer) -> None:
@@ -41,7 +41,7 @@ class TestWaiting:
             return await timer.wait_async(asyncio.Event(), 0.001)
 
         started = timer.monotonic()
-        assert not timer.wait(threading.Event(), 0.001)
+        assert not timer.wait(threading.Event(), timer.monotonic() + 0.001)
         assert not asyncio.run(wait())
         assert timer.monotonic() >= started + 0.002
 
@@ -57,7 +57,7 @@ class TestWaiting:
 def test_moving_the_timer_ends_what_waits_for_it() -> None:
     timer, called = MovableTimer(), threading.Event()
     timer.call_later(3600, called.set)
-    blocking = in_background(lambda: timer.wait(threading.Event(), 3600))
+    blocking = in_background(lambda: timer.wait(threading.Event(), timer.monotonic() + 3600))
     sleeping = in_background(lambda: asyncio.run(timer.sleep(3600)))
     ended = threading.Event()
 

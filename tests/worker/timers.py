@@ -76,21 +76,21 @@ class MovableTimer(Timer):
                 with self._lock:
                     del self._timeouts[timeout], self._waiting[task]
 
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Block until *event* is set or *seconds* have passed."""
-        ends_at = self.monotonic() + seconds
-        while not event.is_set() and (left := ends_at - self.monotonic()) > 0:
+    def wait(self, event: threading.Event, until: float) -> bool:
+        """Block until *event* is set or the time *until* has come."""
+        while not event.is_set() and (left := until - self.monotonic()) > 0:
             event.wait(min(left, _LOOK_SECONDS))
         return event.is_set()
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
         """Call *function* in a new thread after *seconds*."""
         call = _Call()
-        threading.Thread(target=self._call, args=(call, seconds, function), daemon=True).start()
+        until = self.monotonic() + seconds
+        threading.Thread(target=self._call, args=(call, until, function), daemon=True).start()
         return call
 
-    def _call(self, call: _Call, seconds: float, function: Callable[[], object]) -> None:
-        if not self.wait(call.cancelled, seconds):
+    def _call(self, call: _Call, until: float, function: Callable[[], object]) -> None:
+        if not self.wait(call.cancelled, until):
             function()
 
 

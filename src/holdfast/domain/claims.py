@@ -56,6 +56,9 @@ class Lease:
 class Taken(Protocol):
     """What the jobs of one claim have in common, from which each is made when it is read."""
 
+    are_usual: bool
+    """Whether none of them has one of the values that few jobs have."""
+
     def job_of(self, row: Any, index: int) -> Job:
         """Return the job that an engine has read as *row*, at this index among the jobs of the claim."""
         ...
@@ -168,6 +171,11 @@ taken_with: Final[Callable[[Claim], tuple[Taken | None, Any]]] = attrgetter("_ta
 """Returns what a claim has in common with others that an engine has made together, and the row of its job."""
 _taken_of: Final[Callable[[Claim], Taken | None]] = attrgetter("_taken")
 _row_of: Final[Callable[[Claim], Any]] = attrgetter("_row")
+
+
+def are_usual(claims: Iterable[Claim]) -> bool:
+    """Return whether the jobs of *claims* are known to have none of the values that few jobs have; makes no job."""
+    return all(taken is not None and taken.are_usual for taken in set(map(_taken_of, claims)))
 
 
 def ends_if_done(claims: Sequence[Claim], now_ms: int) -> list[CountedEnd]:

@@ -170,7 +170,7 @@ class LeaseKeeper:
                 self._cancel_requested = False
                 return "renewal"
             until = min(renew_at, self._write_at) if self._emitted else renew_at
-            if until > now and self._timer.wait(self._woken, until - now):
+            if until > now and self._timer.wait(self._woken, until):
                 self._woken.clear()
                 continue
             if renew_at <= self._timer.monotonic():
@@ -298,7 +298,8 @@ class LeaseKeeper:
             now = self._timer.monotonic()
             for attempt in attempts:
                 self._end_overdue(attempt, now)
-            self._timer.wait(self._stopping, _seconds_to_next_check(attempts, self._timer.monotonic()))
+            # From the time of the look, so that a check is not late if time has passed since.
+            self._timer.wait(self._stopping, now + _seconds_to_next_check(attempts, now))
 
     def _wait_for_attempts(self) -> list[RunningAttempt]:
         """Wait until there are attempts to watch, or the worker stops; return them."""

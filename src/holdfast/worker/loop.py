@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
-from holdfast.domain import errors, limits, outcomes, results
+from holdfast.domain import claims as claim_rules, errors, limits, outcomes, results
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
 from holdfast.storage import notifications, randomness, store
 from holdfast.worker import (
@@ -543,9 +543,9 @@ class WorkerLoop:
     def _admit(self, attempts: Sequence[RunningAttempt]) -> Sequence[RunningAttempt]:
         """Choose which attempts run isolated; return all but suspects that must wait until nothing else runs here."""
         if self._dispatcher is None:
-            tasks = {attempt.task for attempt in attempts}
-            isolated = any(map(self._settings.isolation.isolates, tasks))
-            if not isolated and not any(attempt.suspect for attempt in attempts):
+            isolated = any(map(self._settings.isolation.isolates, {attempt.task for attempt in attempts}))
+            usual = claim_rules.are_usual(attempt.claim for attempt in attempts)
+            if not isolated and (usual or not any(attempt.suspect for attempt in attempts)):
                 return attempts
         return self._isolation().admit(attempts)
 

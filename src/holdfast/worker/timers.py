@@ -29,9 +29,9 @@ class Timer:
         """Return a context manager that raises `TimeoutError` after *seconds*, like `asyncio.timeout`."""
         return asyncio.timeout(seconds)
 
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Block until *event* is set or *seconds* have passed; return whether it is set."""
-        return event.wait(seconds)
+    def wait(self, event: threading.Event, until: float) -> bool:
+        """Block until *event* is set or the time *until* has come; return whether it is set."""
+        return event.wait(max(until - self.monotonic(), 0))
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
         """Call *function* in a new thread after *seconds*."""

@@ -1781,13 +1781,14 @@ begin
             end if;
             if looked then
                 select array_agg(f.seq), array_agg(f.place) into chosen, chosen_places
-                  from (select c.seq, c.place, c.fair_key, last_key is not null and c.fair_key <= last_key as is_passed,
+                  from (select c.seq, c.place, c.fair_key,
+                               last_key is not null and c.fair_key collate "C" <= last_key as is_passed,
                                row_number() over (partition by c.fair_key order by c.due_at_ms, c.seq) as turn
                           from unnest(since.seqs, since.places, since.priorities, since.fair_keys, since.dues)
                                as c (seq, place, priority, fair_key, due_at_ms)
                          where c.priority = level_priority
                            and c.seq not in (select d.seq from unnest(considered) as d (seq))
-                         order by turn, is_passed, c.fair_key
+                         order by turn, is_passed, c.fair_key collate "C"
                          limit room + 32) f; -- others may have locked the first
                 considered := considered || chosen;
             elsif cardinality(level_routes) = 1 and not many_keys then
@@ -1828,7 +1829,7 @@ begin
                       from unnest(keys) as k (fair_key)
                 ),
                 heads as (
-                    select h.seq, h.place, k.fair_key,
+                    select h.seq, h.place, k.fair_key collate "C" as fair_key,
                            row_number() over (partition by k.fair_key order by h.due_at_ms, h.seq) as turn
                       from unnest(key_routes, keys) as k (route, fair_key)
                       left join unnest(routes, mark_priorities, mark_keys, mark_dues, mark_seqs)
