@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
@@ -101,7 +102,8 @@ def _stay(terminal: Terminal, address: str) -> None:
     sys.stdout.flush()
     with suppress(KeyboardInterrupt):
         while True:
-            signal.pause()
+            # Not signal.pause(): it does not return if another thread receives the signal.
+            time.sleep(1)
 
 
 def _report(terminal: Terminal, record: Record, checks: list[Check], keep: Path | None) -> None:
