@@ -6,7 +6,7 @@ common one, they write nothing, and the full form of the operation runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -14,11 +14,23 @@ import psycopg
 
 from holdfast.domain import limits, new_job, outcomes
 from holdfast.domain.claim_order import Preference
-from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note, fence_of, held_under
+from holdfast.domain.claims import (
+    Claim,
+    ClaimRequest,
+    JobFence,
+    Note,
+    count_done,
+    fence_of,
+    held_by,
+    held_together,
+    job_id_of,
+    number_of,
+    taken_with,
+)
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow, columns_of, job_of
 from holdfast.domain.lazy_rows import LazyRow, UsualColumns
-from holdfast.domain.rollups import Ended
+from holdfast.domain.rollups import CountedEnd
 from holdfast.domain.routing import Route, RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.plain_contract import ClaimedJobs, FinishedJobs
@@ -192,6 +204,10 @@ async def settle(tx: PlainTransaction, settlements: Sequence[Settled]) -> Finish
 
 
 def _is_linked(settled: Settled) -> bool:
+    taken, leased = taken_with(settled[0])
+    if type(taken) is PlainClaim:
+        # No job need be made of what the claim has read; it takes no session entries.
+        return leased[_DEDUPE_KEY] is not None
     row = columns_of(settled[0].job)
     return row.dedupe_key is not None or row.session_number is not None
 
@@ -205,18 +221,20 @@ def session_of(settlements: Sequence[Settled]) -> int | None:
 
 def job_topics(settlements: Sequence[Settled]) -> list[str]:
     """Return the topics of jobs that are settled."""
-    return [notifications.JOB_TOPIC + fence_of(claim).job_id for claim, _ in settlements]
+    topic = notifications.JOB_TOPIC
+    return [topic + job_id_of(claim) for claim, _ in settlements]
 
 
 def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sent:
     """Return the statement that finishes jobs and acknowledges claims."""
     # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
-    held = sorted((fence_of(claim), checked.result_json) for claim, checked in settlements)
+    held = sorted((number_of(claim), *held_by(claim), checked.result_json) for claim, checked in settlements)
+    seqs, epochs, tokens, results = map(list, zip(*held, strict=True)) if held else ([], [], [], [])
     return "plain_settle", {
-        "seqs": [fence.seq for fence, _ in held],
-        "epochs": [fence.epoch for fence, _ in held],
-        "tokens": binding.column([fence.lease_token for fence, _ in held]),
-        "results": binding.column([result_json for _, result_json in held]),
+        "seqs": seqs,
+        "epochs": epochs,
+        "tokens": binding.column(tokens),
+        "results": binding.column(results),
         "started_seqs": [fence.seq for fence in started],
         "started_epochs": [fence.epoch for fence in started],
         "started_tokens": [fence.lease_token for fence in started],
@@ -410,9 +428,7 @@ def _claims(
     elif header[_ID] == "crowded":
         memory.ready_floors.record_crowd()
     leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)
-    claims = [
-        _claimed(row, plan.routes[row[_ROUTE]], request, leased_at) for row in sorted(rows, key=_by_claim_index)
-    ]
+    claims = _claims_of(PlainClaim(plan.routes, request, leased_at), sorted(rows, key=_by_claim_index), request)
     only_key = header[_FAIR_KEY]
     if rows and only_key is not None:
         _move_positions(memory, rows, only_key, seen_all=not plan.positions or len(rows) < request.limit)
@@ -472,11 +488,6 @@ class LeasedRow(LazyRow):
     lane = property(lambda self: self._route.key.lane)
     lease_until_ms = property(lambda self: self._now.lease_ms + self._request.lease_ms)
 
-    def done_at(self, now_ms: int) -> Ended:
-        """Return what is counted of the job when it is done."""
-        (lane, kind, *_), started_ms = self._route.key, self._now.wall_ms
-        return Ended(lane, kind, "done", started_ms - self._row[_DUE], now_ms - started_ms)
-
     def make(self) -> JobRow:
         """Return the row."""
         lease_until_ms = self._now.lease_ms + self._request.lease_ms
@@ -494,9 +505,33 @@ class LeasedRow(LazyRow):
         return tuple.__new__(UsualColumns, (row[_SEQ], row[_ID], *place, none, due_at_ms, *held, none))
 
 
-def _claimed(row: Row, route: Route, request: ClaimRequest, now: Now) -> Claim:
-    fence = JobFence(row[_SEQ], row[_ID], row[_EPOCH], request.lease_token)
-    return held_under(fence, job_of(LeasedRow(row, route, request, now)), request.lease_ms)
+class PlainClaim:
+    """What the jobs of one plain claim have in common."""
+
+    __slots__ = ("_now", "_request", "_routes")
+    are_usual = False
+    """Not known: it would take as long as it takes the one who asks."""
+
+    def __init__(self, routes: Mapping[int, Route], request: ClaimRequest, now: Now) -> None:
+        self._routes = routes
+        self._request = request
+        self._now = now
+
+    def job_of(self, row: Row, _index: int) -> Job:
+        """Return the job of a row."""
+        return job_of(LeasedRow(row, self._routes[row[_ROUTE]], self._request, self._now))
+
+    def done_at(self, rows: Iterable[Row], now_ms: int) -> list[CountedEnd]:
+        """Return what is counted of jobs that are done."""
+        return count_done(map(_route_and_due_time, rows), self._routes, self._now.wall_ms, now_ms)
+
+
+_route_and_due_time: Final = itemgetter(_ROUTE, _DUE)
+
+
+def _claims_of(taken: PlainClaim, rows: Sequence[Row], request: ClaimRequest) -> list[Claim]:
+    held = [(row[_SEQ], row[_ID], row[_EPOCH], row) for row in rows]
+    return held_together(taken, held, request.lease_token, request.lease_ms)
 
 
 def _move_positions(memory: StoreMemory, rows: Rows, only_key: str, *, seen_all: bool) -> None:

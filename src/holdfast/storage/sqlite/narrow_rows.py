@@ -6,12 +6,12 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from holdfast.domain import limits, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, held_together
+from holdfast.domain.claims import Claim, ClaimRequest, count_done, held_together
 from holdfast.domain.clock import Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
 from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
-from holdfast.domain.rollups import CountedEnd, Ended
+from holdfast.domain.rollups import CountedEnd
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.query_names import QueryName
@@ -307,14 +307,7 @@ class PlainClaim:
 
     def done_at(self, rows: Iterable[Row], now_ms: int) -> list[CountedEnd]:
         """Return what is counted of jobs that are done."""
-        started_ms, ends = self.now.wall_ms, []
-        counts: dict[tuple[int, int], int] = {}
-        for key in map(_route_and_due_time, rows):
-            counts[key] = counts.get(key, 0) + 1
-        for (route, due_at_ms), count in counts.items():
-            lane, kind, *_ = self.routing.by_number[route].key
-            ends.append((Ended(lane, kind, "done", started_ms - due_at_ms, now_ms - started_ms), count))
-        return ends
+        return count_done(map(_route_and_due_time, rows), self.routing.by_number, self.now.wall_ms, now_ms)
 
 
 _route_and_due_time: Final = itemgetter(8, 6)
