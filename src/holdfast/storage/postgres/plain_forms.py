@@ -205,7 +205,7 @@ async def settle(tx: PlainTransaction, settlements: Sequence[Settled]) -> Finish
 
 def _is_linked(settled: Settled) -> bool:
     taken, leased = taken_with(settled[0])
-    if type(taken) is PlainClaim:
+    if type(taken) is LeasedJobs:
         # No job need be made of what the claim has read; it takes no session entries.
         return leased[_DEDUPE_KEY] is not None
     row = columns_of(settled[0].job)
@@ -428,7 +428,7 @@ def _claims(
     elif header[_ID] == "crowded":
         memory.ready_floors.record_crowd()
     leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)
-    claims = _claims_of(PlainClaim(plan.routes, request, leased_at), sorted(rows, key=_by_claim_index), request)
+    claims = _claims_of(LeasedJobs(plan.routes, request, leased_at), sorted(rows, key=_by_claim_index), request)
     only_key = header[_FAIR_KEY]
     if rows and only_key is not None:
         _move_positions(memory, rows, only_key, seen_all=not plan.positions or len(rows) < request.limit)
@@ -505,7 +505,7 @@ class LeasedRow(LazyRow):
         return tuple.__new__(UsualColumns, (row[_SEQ], row[_ID], *place, none, due_at_ms, *held, none))
 
 
-class PlainClaim:
+class LeasedJobs:
     """What the jobs of one plain claim have in common."""
 
     __slots__ = ("_now", "_request", "_routes")
@@ -529,7 +529,7 @@ class PlainClaim:
 _route_and_due_time: Final = itemgetter(_ROUTE, _DUE)
 
 
-def _claims_of(taken: PlainClaim, rows: Sequence[Row], request: ClaimRequest) -> list[Claim]:
+def _claims_of(taken: LeasedJobs, rows: Sequence[Row], request: ClaimRequest) -> list[Claim]:
     held = [(row[_SEQ], row[_ID], row[_EPOCH], row) for row in rows]
     return held_together(taken, held, request.lease_token, request.lease_ms)
 
