@@ -57,7 +57,7 @@ class Taken(Protocol):
     """What the jobs of one claim have in common, from which each is made when it is read."""
 
     are_usual: bool
-    """Whether none of them has one of the values that few jobs have."""
+    """Whether it is known that none of them has one of the values that few jobs have."""
 
     def job_of(self, row: Any, index: int) -> Job:
         """Return the job that an engine has read as *row*, at this index among the jobs of the claim."""
