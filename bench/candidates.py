@@ -44,7 +44,7 @@ def payload(number: int) -> dict[str, Any]:
         "number": number,
         "customer": "7d1f0a52-6c1e-4b8f-9a37-0d6a3ef1c2b4",
         "action": "send-invoice",
-        "address": {"street": "12 Harbour Scenario", "town": "Port Example", "country": "XX"},
+        "address": {"street": "12 Harbour Road", "town": "Port Example", "country": "XX"},
         "tags": ["monthly", "reminder"],
     }
 

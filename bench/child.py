@@ -38,7 +38,7 @@ class ChildSession(Session):
 
     def request(self, scenario: str, count: int) -> None:
         """Send one request without waiting."""
-        assert self._process.stdin is not None  # noqa: S101  # it was options for
+        assert self._process.stdin is not None  # noqa: S101  # it has a pipe
         # If the process has exited, reading the answer fails.
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"scenario": scenario, "count": count}) + "\n")
@@ -46,7 +46,7 @@ class ChildSession(Session):
 
     def answer(self) -> dict[str, Any]:
         """Wait for the next answer; kill the process on a timeout."""
-        assert self._process.stdout is not None  # noqa: S101  # it was options for
+        assert self._process.stdout is not None  # noqa: S101  # it has a pipe
         patience = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
         patience.start()
         try:

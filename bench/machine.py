@@ -35,7 +35,7 @@ def postgres_facts(place: Path, server: str) -> dict[str, str]:
         "postgres": server,
         "psycopg": _version("psycopg"),
         **{name: _environment_version(name) for name in _POSTGRES_PEERS},
-        "graphile-worker": _node_version("graphile-worker"),
+        **{name: _node_version(name) for name in ("graphile-worker", "pg-boss")},
     }
 
 

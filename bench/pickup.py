@@ -226,7 +226,7 @@ def _between_pythons(
     options = [engine, candidate.name, candidate.durability, str(location), str(count)]
     command = [sys.executable, "-m", "bench.receiver", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as receiver:  # noqa: S603
-        assert receiver.stdout is not None  # noqa: S101  # it was options for
+        assert receiver.stdout is not None  # noqa: S101  # it has a pipe
         receiver.stdout.readline()
         _send_spread(count, lambda: post.send(time.monotonic_ns()))
         answer: dict[str, Any] = json.loads(receiver.stdout.readline())

@@ -87,13 +87,13 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 
 
 def _start_draining(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None  # noqa: S101  # it was options for
+    assert worker.stdin is not None  # noqa: S101  # it has a pipe
     worker.stdin.write("begin\n")
     worker.stdin.close()
 
 
 def _line(worker: subprocess.Popen[str]) -> str:
-    assert worker.stdout is not None  # noqa: S101  # it was options for
+    assert worker.stdout is not None  # noqa: S101  # it has a pipe
     line = worker.stdout.readline()
     if not line:
         raise CandidateFailedError("a worker process gave no answer; see its output above")

@@ -43,12 +43,20 @@ _PYTHON_PEERS = [
     ),
     _Peer("oban", "oban", "psycopg, uvloop; enqueue, enqueue_many; one queue with a limit of 100"),
 ]
-_GRAPHILE = _Peer(
-    "graphile-worker",
-    "graphile-worker.mjs",
-    "addJob, addJobs; concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0 (from its page"
-    " on performance)",
-)
+_NODE_PEERS = [
+    _Peer(
+        "graphile-worker",
+        "graphile-worker.mjs",
+        "addJob, addJobs; concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0 (from its"
+        " page on performance)",
+    ),
+    _Peer(
+        "pg-boss",
+        "pg-boss.mjs",
+        "send, insert; two loops that fetch and complete batches of 500; pick-up by a worker that polls every 0.5 s,"
+        " its shortest interval",
+    ),
+]
 
 
 def _python(peer: _Peer) -> Path:
@@ -62,32 +70,28 @@ def _open_python(peer: _Peer, url: str) -> ChildSession:
     return ChildSession(command, warm=WARM_JOBS, environment=environment)
 
 
-def _open_graphile(url: str) -> ChildSession:
-    command = [shutil.which("node") or "node", str(_NODE / _GRAPHILE.driver), url]
+def _open_node(peer: _Peer, url: str) -> ChildSession:
+    command = [shutil.which("node") or "node", str(_NODE / peer.driver), url]
     return ChildSession(command, warm=WARM_JOBS)
 
 
-def _graphile_is_there() -> bool:
-    return shutil.which("node") is not None and (_NODE / "node_modules" / "graphile-worker").is_dir()
+def _is_installed(peer: _Peer) -> bool:
+    return shutil.which("node") is not None and (_NODE / "node_modules" / peer.name).is_dir()
 
 
 def candidates() -> list[Candidate]:
     """Return the peers that are installed."""
-    found = [
-        Candidate(peer.name, "full", peer.settings, _SCENARIOS, partial(_open_python, peer))
-        for peer in _PYTHON_PEERS
-        if _is_ready(peer)
-    ]
-    if _graphile_is_there():
-        found.append(Candidate(_GRAPHILE.name, "full", _GRAPHILE.settings, _SCENARIOS, _open_graphile))
-    return found
+    python = [(peer, partial(_open_python, peer)) for peer in _PYTHON_PEERS if _is_ready(peer)]
+    node = [(peer, partial(_open_node, peer)) for peer in _NODE_PEERS if _is_installed(peer)]
+    return [Candidate(peer.name, "full", peer.settings, _SCENARIOS, start) for peer, start in (*python, *node)]
 
 
 def absent() -> dict[str, str]:
-    """Return the peers that are not installed, with the reason stored by `bench/postgres/prepare`."""
+    """Return the peers that are not installed, each with the reason."""
     missing = {peer.name: _reason(peer) for peer in _PYTHON_PEERS if not _is_ready(peer)}
-    if not _graphile_is_there():
-        missing[_GRAPHILE.name] = "it is not installed; bench/node/install installs it if npm exists"
+    for peer in _NODE_PEERS:
+        if not _is_installed(peer):
+            missing[peer.name] = "it is not installed; bench/node/install installs it if npm exists"
     return missing
 
 

@@ -34,7 +34,7 @@ def _rates(**rates: list[float]) -> Results:
     return Results("sqlite", {}, {}, {}, cells=cells)
 
 
-def test_every_road_is_measured_for_holdfast_and_the_bare_loop(results: Results) -> None:
+def test_every_scenario_is_measured_for_holdfast_and_the_bare_loop(results: Results) -> None:
     measured = {(cell.scenario, cell.candidate, cell.durability) for cell in results.cells}
 
     for plan in SQLITE_PLANS:

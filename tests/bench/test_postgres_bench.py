@@ -30,7 +30,7 @@ from tests.support import postgres_server
 
 pytestmark = pytest.mark.slow("the bench measures every scenario once, on its own server")
 
-PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker"}
+PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker", "pg-boss"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def _results(**fields: object) -> Results:
     return Results("postgres", {}, {}, {}, **fields)  # type: ignore[arg-type]  # each test names what it needs
 
 
-def test_every_road_is_measured_for_holdfast(results: Results) -> None:
+def test_every_scenario_is_measured_for_holdfast(results: Results) -> None:
     measured = {cell.scenario for cell in results.cells if cell.candidate == "holdfast"}
 
     assert measured == {plan.scenario for plan in POSTGRES_PLANS}
@@ -118,7 +118,7 @@ def test_the_server_is_durable_and_every_database_is_new() -> None:
     assert first not in databases
 
 
-def test_a_peer_is_measured_on_every_road(peer: ChildSession) -> None:
+def test_a_peer_is_measured_in_every_scenario(peer: ChildSession) -> None:
     assert peer.ask("warm", 3)["seconds"] > 0
     assert peer.measure("drain", 5) > 0
     assert peer.measure("single", 5) > 0
