@@ -116,7 +116,7 @@ select g.gate, g.flow_limit, g.key from unnest(%(pairs_0)s::bigint[], %(pairs_1)
 select gate from holdfast.gate g
  where until_us <= %(now)s::bigint * 1000 and closed_until_ms <= %(now)s
    and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('parked', 'ready'))
-   and not exists (select 1 from holdfast.permit p where p.gate = g.gate)
+   and not exists (select 1 from holdfast.permit p where p.block = g.gate >> 3 and g.gate = any (p.gates))
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s
 /* lock: for update skip locked */;
@@ -226,8 +226,9 @@ select * from holdfast.job_row
                           join holdfast.job j on j.seq = u.seq
                          where j.seq > %(after)s and j.state = 'running' and j.route = any (%(routes)s::integer[])
                            and not exists (select 1 from holdfast.permit p
-                                            where p.gate = j.gate and p.worker = j.worker and p.token = j.lease_token
-                                              and j.seq = any (p.seqs))
+                                            cross join lateral unnest(p.gates, p.seqs) as c (gate, seq)
+                                            where p.block = j.gate >> 3 and p.worker = j.worker and p.token = j.lease_token
+                                              and c.gate = j.gate and c.seq = j.seq)
                          order by j.seq limit %(limit)s))
    and state = 'running'
  order by seq
@@ -242,10 +243,10 @@ with changed as (
  returning j.seq, j.state, j.gate, j.lease_token, j.worker
 ),
 counted as (
-    insert into holdfast.permit (token, worker, gate, seqs)
-    select c.lease_token, c.worker, c.gate, array_agg(c.seq) from changed c
+    insert into holdfast.permit (block, token, worker, gates, seqs)
+    select c.gate >> 3, c.lease_token, c.worker, array_agg(c.gate), array_agg(c.seq) from changed c
      where c.state = 'running' and c.gate is not null
-     group by c.lease_token, c.worker, c.gate
+     group by c.gate >> 3, c.lease_token, c.worker
 )
 select holdfast.place_1(array(select seq from changed));
 
