@@ -32,7 +32,7 @@ select route from found where route is not null;
 
 -- name: gate_turns
 -- Read the first jobs that are parked at a gate, of one route and of its highest priority below another: some of each of the
--- next fair_keys, starting after the one served last and wrapping around.
+-- next fair_keys, starting with the first from this one on and wrapping around.
 with recursive
 top (priority) as materialized (
     select priority from holdfast.open_job
@@ -42,7 +42,7 @@ top (priority) as materialized (
 later (fair_key, depth) as (
     select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
-               and j.fair_key > %(last_fair_key)s
+               and j.fair_key >= %(first_fair_key)s
              order by j.fair_key limit 1), 1
     union all
     select (select j.fair_key from holdfast.open_job j
@@ -60,12 +60,12 @@ earlier (fair_key, depth) as (
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
                and j.fair_key > e.fair_key
              order by j.fair_key limit 1), e.depth + 1
-      from earlier e where e.fair_key <= %(last_fair_key)s and e.depth < %(limit)s
+      from earlier e where e.fair_key < %(first_fair_key)s and e.depth < %(limit)s
 ),
 keys (fair_key) as materialized (
     select fair_key from later where fair_key is not null
     union all
-    select fair_key from earlier where fair_key <= %(last_fair_key)s
+    select fair_key from earlier where fair_key < %(first_fair_key)s
 )
 select h.seq, h.priority, h.fair_key, h.due_at_ms
   from keys k
