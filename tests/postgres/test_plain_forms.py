@@ -55,7 +55,8 @@ RENAMING = (
        on conflict (token, worker) do update
           set until_ms = least(l.until_ms, excluded.until_ms), seqs = l.seqs || excluded.seqs""",
     """with renamed as (delete from {0}.permit where token = %(token)s returning *)
-       insert into {0}.permit (block, token, worker, gates, seqs) select block, %(renamed)s, worker, gates, seqs from renamed""",
+       insert into {0}.permit (block, token, worker, gates, seqs)
+       select block, %(renamed)s, worker, gates, seqs from renamed""",
 )
 
 
