@@ -127,6 +127,25 @@ class TestConcurrency:
         for start in range(1, 10, 3):
             assert set(order[start : start + 3]) == {"a", "b", "c"}
 
+    def test_a_tenant_that_waits_has_its_turn_although_another_takes_the_room_that_it_is_offered(
+        self, queue: Queue
+    ) -> None:
+        queue.limits.set("one", kinds=["call"], concurrency=1)
+        enqueue(queue, 1, tenant="d")
+        [running] = queue.claim_many()
+        for tenant in ("a", "d"):
+            enqueue(queue, 5, tenant=tenant)
+        assert queue.claim_many(limit=20) == []
+        order = ""
+        for _ in range(9):
+            assert queue.claim_many() == []
+            if running.job.tenant == "d":
+                enqueue(queue, 1, tenant="f")
+            finish(queue, [running])
+            [running] = queue.claim_many()
+            order += running.job.tenant
+        assert order.count("a") >= 3
+
     def test_offers_reach_the_routes_that_a_worker_serves(self, queue: Queue) -> None:
         queue.limits.set("one", kinds=["call", "unserved"], concurrency=1)
         enqueue(queue, 3, kind="unserved", priority=9)

@@ -86,7 +86,7 @@ VALUES = {
     "target": "parent",
     "uploads": "{17,18}",
     **dict.fromkeys(("gate", "route", "below"), "17"),
-    "last_fair_key": "a",
+    "first_fair_key": "a",
     **dict.fromkeys(("gates", "pairs_0", "used_0", "used_2"), "{17,18}"),
     **dict.fromkeys(("pairs_1", "used_1"), "{17,18}"),
 }

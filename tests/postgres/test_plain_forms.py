@@ -42,8 +42,9 @@ TABLES = {
     "tag": "*",
     "gate": "flow_limit, key, until_us, closed_until_ms, turns",
     # What is left of claims that have ended is deleted later by some forms, and two rows of one claim may name a job.
-    "permit p join {0}.gate g on g.gate = p.gate join {0}.job j on j.seq = any (p.seqs) and j.lease_token = p.token"
-    " and j.worker = p.worker and j.gate = p.gate and j.state = 'running'": "distinct key, p.token, p.worker, j.seq",
+    "permit p cross join unnest(p.gates, p.seqs) as u (gate, seq) join {0}.gate g on g.gate = u.gate"
+    " join {0}.job j on j.seq = u.seq and j.lease_token = p.token"
+    " and j.worker = p.worker and j.gate = g.gate and j.state = 'running'": "distinct key, p.token, p.worker, j.seq",
 }
 # A claim of that name may have jobs that others hold now.
 RENAMING = (
@@ -54,7 +55,8 @@ RENAMING = (
        on conflict (token, worker) do update
           set until_ms = least(l.until_ms, excluded.until_ms), seqs = l.seqs || excluded.seqs""",
     """with renamed as (delete from {0}.permit where token = %(token)s returning *)
-       insert into {0}.permit (token, worker, gate, seqs) select %(renamed)s, worker, gate, seqs from renamed""",
+       insert into {0}.permit (block, token, worker, gates, seqs)
+       select block, %(renamed)s, worker, gates, seqs from renamed""",
 )
 
 

@@ -47,10 +47,11 @@ VIOLATIONS: Final = f"""
       join {{schema}}.flow_limit f on f.number = g.flow_limit
      where j.state = 'running'
        and not exists (select 1 from {{schema}}.permit p
-                        where p.gate = j.gate and p.worker = j.worker and p.token = j.lease_token
-                          and j.seq = any (p.seqs))
+                        cross join lateral unnest(p.gates, p.seqs) as u (gate, seq)
+                        where p.block = j.gate >> 3 and p.worker = j.worker and p.token = j.lease_token
+                          and u.gate = j.gate and u.seq = j.seq)
     union all
-    select 'a permit of a claim that is not listed', p.gate from {{schema}}.permit p
+    select 'a permit of a claim that is not listed', p.seqs[1] from {{schema}}.permit p
      where not exists (select 1 from {{schema}}.lease l where l.worker = p.worker and l.token = p.token)
     union all
     select 'finished, but not listed once', j.seq from {{schema}}.job j

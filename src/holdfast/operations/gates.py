@@ -1,12 +1,12 @@
 """Gates: which of the jobs that a claim has selected may start, and whom to offer the room that ends have left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from holdfast.domain import claim_order, gates, limits, strict_json, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.job import JobRow
-from holdfast.domain.routing import RoutingTable
+from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations import sessions
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.storage.contract import StoreTransaction
@@ -52,6 +52,8 @@ async def admit(
             admitted.append((job, rooms.counting(mine)))
         else:
             rooms.refuse(refusing, mine[refusing])
+            if at[job.seq].gate == refusing:
+                rooms.turn_back(refusing, _route_of(routing, job), job.fair_key)
             parked.append((job, refusing))
     await _park(tx, routing, parked, now)
     # Others may wait where a job was offered room, or waited, that it does not use.
@@ -68,6 +70,11 @@ def _keys(routing: RoutingTable, job: JobRow, at: JobAtGate) -> dict[GateKey, in
     """Return the gates of a job, each with what a start of the job counts there."""
     found = ((limit, limit.key_of(job, at.given)) for limit in routing.limits_of(job.lane, job.kind))
     return {(limit.number, key): limit.weight_of(job, at.weight) for limit, key in found if key is not None}
+
+
+def _route_of(routing: RoutingTable, job: JobRow) -> int:
+    is_entry = job.session_number is not None
+    return routing.routes[RouteKey(job.lane, job.kind, job.requires_json, job.affinity is not None, is_entry)].number
 
 
 class _Rooms:
@@ -87,6 +94,8 @@ class _Rooms:
         self._starts = dict.fromkeys(locked, 0)
         self._refused: dict[int, int] = {}
         """The weight of the first job that each gate has refused."""
+        self._turned_back: dict[int, list[tuple[int, str]]] = {}
+        """Of jobs that each gate has refused although it had offered them room: the route and the fair_key."""
 
     def admits(self, gate: int, weight: int, *, fresh: bool) -> bool:
         """Return whether another job may start; not if the gate is not locked.
@@ -110,6 +119,13 @@ class _Rooms:
         """Note that a job is parked at a gate."""
         self._refused.setdefault(gate, weight)
 
+    def turn_back(self, gate: int, route: int, fair_key: str) -> None:
+        """Note that a job that was offered room has found none, as others have taken it: it is the first next time.
+
+        Otherwise its tenant could wait indefinitely, if jobs that arrive in between always come before it.
+        """
+        self._turned_back.setdefault(gate, []).append((route, fair_key))
+
     def counting(self, mine: Iterable[int]) -> int | None:
         """Return the gate that counts the running job, if one does: the one that limits how many run, or else any."""
         counting = [gate for gate in mine if self._limits[gate].counts_running or self._locked[gate].closed_until_ms]
@@ -119,6 +135,8 @@ class _Rooms:
         """Write the starts, and let jobs that wait for a time be looked at when it has come."""
         for number, gate in self._locked.items():
             after = self._rooms[number].gate_after(self._starts[number])
+            if number in self._turned_back:
+                after = _turned_back(after, self._turned_back[number])
             if number in refusing:
                 # While others run, their ends wake the gate.
                 opens_at_ms = self._rooms[number].opens_at_ms(self._refused[number])
@@ -129,6 +147,16 @@ class _Rooms:
         ending = await tx.ending_gates({number: running for number, running in counted.items() if running})
         for number in sorted((refusing - self._locked.keys()) | ending):
             await tx.add_wake("gate", number, self._now_ms + _BUSY_MS)
+
+
+def _turned_back(gate: gates.Gate, refused: Collection[tuple[int, str]]) -> gates.Gate:
+    """Return a gate at which the turn has gone back to the first of these fair_keys, each with its route."""
+    turns: dict[str, str] = strict_json.decode(gate.turns_json)
+    for route in {at for at, _ in refused}:
+        first = turns.get(str(route), "")
+        # The order from the next turn on ends with the fair_keys that were offered last.
+        turns[str(route)] = min((one for at, one in refused if at == route), key=lambda one: _turn(one, first))
+    return gate._replace(turns_json=strict_json.compact(turns))
 
 
 async def admit_turn(
@@ -307,7 +335,7 @@ async def _next_by_weight(
                 break
             room.take(weights[seq])
             wanted.append(seq)
-            turns[str(route)] = fair_key
+            turns[str(route)] = fair_key + _NEXT
         if opens_at_ms is not None:
             turns[_FIRST] = str(route)
             break
@@ -330,20 +358,29 @@ async def _next_in_turn(
     chosen: list[tuple[str, int]] = []
     below = limits.PRIORITY_MAX + 1
     while len(chosen) < count:
-        last = turns.get(str(route))
-        found = await tx.parked_turns(gate.number, route, below, last or "", count - len(chosen))
+        first = turns.get(str(route), "")
+        found = await tx.parked_turns(gate.number, route, below, first, count - len(chosen))
         if not found:
             break
         queues: dict[str, list[tuple[int, int]]] = {}
         for job in found:
             queues.setdefault(job.fair_key, []).append((job.due_at_ms, job.seq))
-        in_turn = sorted(queues, key=lambda fair_key: claim_order.fair_order_key(fair_key, last))
+        in_turn = sorted(queues, key=lambda fair_key: _turn(fair_key, first))
         entries = [[(fair_key, seq) for _, seq in sorted(queues[fair_key])] for fair_key in in_turn]
         taken = claim_order.take_turns(entries, count - len(chosen))
         chosen += taken
-        turns[str(route)] = taken[-1][0]
+        turns[str(route)] = taken[-1][0] + _NEXT
         below = found[0].priority
     return chosen
+
+
+def _turn(fair_key: str, first: str) -> tuple[bool, str]:
+    """Return the sort key of *fair_key* in the order in which the turn goes round from *first* on."""
+    return (fair_key < first, fair_key)
+
+
+_NEXT: Final = "\x01"
+"""After a fair_key, as a turn of a gate: the next one. Names contain no control characters."""
 
 
 # --- usage ---------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class GatesTransaction(ABC):
 
     @abstractmethod
     async def parked_turns(
-        self, gate: int, route: int, below: int, last_fair_key: str, limit: int
+        self, gate: int, route: int, below: int, first_fair_key: str, limit: int
     ) -> list[ParkedJob]:
         """Return the first parked jobs of a route with the highest priority below another, some of each fair_key."""
 

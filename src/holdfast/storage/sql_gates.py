@@ -147,10 +147,10 @@ class SqlGates(SqlQueries):
         return [route for (route,) in await self.query("gate_routes", {"gate": gate})]
 
     async def parked_turns(
-        self, gate: int, route: int, below: int, last_fair_key: str, limit: int
+        self, gate: int, route: int, below: int, first_fair_key: str, limit: int
     ) -> list[ParkedJob]:
         """Return the first parked jobs of a route."""
-        values = {"gate": gate, "route": route, "below": below, "last_fair_key": last_fair_key, "limit": limit}
+        values = {"gate": gate, "route": route, "below": below, "first_fair_key": first_fair_key, "limit": limit}
         return [ParkedJob(*row) for row in await self.query("gate_turns", values)]
 
     async def parked_jobs(self, seqs: Sequence[int]) -> list[JobRow]:

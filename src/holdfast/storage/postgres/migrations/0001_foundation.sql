@@ -669,19 +669,21 @@ create table holdfast.lease (
 );
 create index lease_until on holdfast.lease (until_ms);
 
--- The jobs of each claim that a gate counts while they run under it. The rows are deleted with that of the claim. Several may
--- name the same claim and gate, and even the same job: the check that there is none takes longer than counting them.
+-- The jobs of each claim that gates count while they run under it, with the gate of each: one row for each block of eight
+-- gates, those whose numbers differ only in the last three bits. The rows are deleted with that of the claim. Several may name
+-- the same claim and block, and even the same job: the check that there is none takes longer than counting them.
 create table holdfast.permit (
-    gate   bigint not null,
+    block  bigint not null,
     token  text collate "C" not null,
     worker text collate "C" not null,
+    gates  bigint[] not null,
     seqs   bigint[] not null
 ) with (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
-create index permit_gate on holdfast.permit (gate);
+create index permit_block on holdfast.permit (block);
 create index permit_token on holdfast.permit (token);
 
 -- Finished jobs by state and finish time, for lists and retention: one row for those that a transaction has finished,
@@ -1193,10 +1195,10 @@ begin
        set until_ms = least(l.until_ms, excluded.until_ms),
            seqs = array(select distinct u.seq from unnest(l.seqs || excluded.seqs) as u (seq));
     if cardinality(array_remove(gates, null)) > 0 then
-        insert into holdfast.permit (token, worker, gate, seqs)
-        select by_token, by_worker, g.gate, array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
+        insert into holdfast.permit (block, token, worker, gates, seqs)
+        select g.gate >> 3, by_token, by_worker, array_agg(g.gate), array_agg(g.seq) from unnest(taken, gates) as g (seq, gate)
          where g.gate is not null
-         group by g.gate;
+         group by g.gate >> 3;
     end if;
     return true;
 end
@@ -1256,9 +1258,9 @@ create function holdfast.gate_running_1(of_gate bigint) returns bigint language 
 $$
 begin
     return (select count(distinct u.seq) from holdfast.permit p
-             cross join lateral unnest(p.seqs) as u (seq)
-             where p.gate = of_gate
-               and (select j.state = 'running' and j.gate = p.gate and j.worker = p.worker and j.lease_token = p.token
+             cross join lateral unnest(p.gates, p.seqs) as u (gate, seq)
+             where p.block = of_gate >> 3 and u.gate = of_gate
+               and (select j.state = 'running' and j.gate = of_gate and j.worker = p.worker and j.lease_token = p.token
                       from holdfast.job j where j.seq = u.seq));
 end
 $$;
@@ -1270,7 +1272,7 @@ create function holdfast.wake_gates_1(gates bigint[]) returns void language plpg
 $$
 begin
     perform pg_advisory_xact_lock_shared('holdfast.gate'::regclass::oid::integer, b.bucket)
-       from (select distinct (g.gate % 64)::integer as bucket from unnest(gates) as g (gate) order by 1) b;
+       from (select distinct (g.gate >> 3 & 63)::integer as bucket from unnest(gates) as g (gate) order by 1) b;
     if not exists (select 1 from holdfast.open_job j where j.gate is not null and j.state in ('parked', 'ready'))
        and not exists (select 1 from holdfast.gate g where g.closed_until_ms > 0) then
         return;
@@ -1291,7 +1293,7 @@ declare
     one record;
 begin
     for one in select g.gate, g.running from unnest(gates, running) as g (gate, running) loop
-        if not pg_try_advisory_xact_lock('holdfast.gate'::regclass::oid::integer, (one.gate % 64)::integer)
+        if not pg_try_advisory_xact_lock('holdfast.gate'::regclass::oid::integer, (one.gate >> 3 & 63)::integer)
            or holdfast.gate_running_1(one.gate) < one.running then
             return next one.gate;
         end if;
@@ -1526,6 +1528,7 @@ declare
     rates_until_us bigint[];
     is_full boolean;
     has_one_each boolean;
+    blocks bigint[];
     lowest constant integer := (select min(c.concurrency) from unnest(concurrencies) as c (concurrency));
     -- One row for each job and limit of it, without or with a key.
     jobs bigint[];
@@ -1610,16 +1613,20 @@ begin
     end if;
     -- Permits are counted by statements of their own, which see what those have committed who held the locks before.
     if lowest is not null then
-        -- First whether all jobs could start at any of the gates.
+        -- First whether all jobs could start at any of the gates, then who is named at each, and only then who runs.
+        blocks := array(select g.gate >> 3 from unnest(gates) as g (gate));
         if (cardinality(picked) > lowest
-            or exists (select 1 from holdfast.permit p where p.gate = any (gates)
-                        group by p.gate having sum(cardinality(p.seqs)) > lowest - cardinality(picked)))
-           and exists (select 1 from (select g.gate, min(g.place) as place, count(*) as starts
-                                        from unnest(gates, gate_places) as g (gate, place)
-                                       where concurrencies[g.place] is not null
-                                       group by g.gate) s
-                        where case when concurrencies[s.place] < s.starts
-                                       + (select coalesce(sum(cardinality(p.seqs)), 0) from holdfast.permit p where p.gate = s.gate)
+            or exists (select 1 from holdfast.permit p where p.block = any (blocks)
+                        group by p.block having sum(cardinality(p.seqs)) > lowest - cardinality(picked)))
+           and exists (select 1 from (select n.gate, min(n.place) as place, count(n.place) as starts, count(*) as named
+                                        from (select g.gate, g.place from unnest(gates, gate_places) as g (gate, place)
+                                               where concurrencies[g.place] is not null
+                                              union all
+                                              select u.gate, null from holdfast.permit p
+                                               cross join lateral unnest(p.gates) as u (gate)
+                                               where p.block = any (blocks)) n
+                                       group by n.gate) s
+                        where case when concurrencies[s.place] < s.named
                                    then concurrencies[s.place] < s.starts + holdfast.gate_running_1(s.gate) end) then
             return null;
         end if;

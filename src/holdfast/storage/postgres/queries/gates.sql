@@ -32,7 +32,7 @@ select route from found where route is not null;
 
 -- name: gate_turns
 -- Read the first jobs that are parked at a gate, of one route and of its highest priority below another: some of each of the
--- next fair_keys, starting after the one served last and wrapping around.
+-- next fair_keys, starting with the first from this one on and wrapping around.
 with recursive
 top (priority) as materialized (
     select priority from holdfast.open_job
@@ -42,7 +42,7 @@ top (priority) as materialized (
 later (fair_key, depth) as (
     select (select j.fair_key from holdfast.open_job j
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
-               and j.fair_key > %(last_fair_key)s
+               and j.fair_key >= %(first_fair_key)s
              order by j.fair_key limit 1), 1
     union all
     select (select j.fair_key from holdfast.open_job j
@@ -60,12 +60,12 @@ earlier (fair_key, depth) as (
              where j.gate = %(gate)s and j.state = 'parked' and j.route = %(route)s and j.priority = (select priority from top)
                and j.fair_key > e.fair_key
              order by j.fair_key limit 1), e.depth + 1
-      from earlier e where e.fair_key <= %(last_fair_key)s and e.depth < %(limit)s
+      from earlier e where e.fair_key < %(first_fair_key)s and e.depth < %(limit)s
 ),
 keys (fair_key) as materialized (
     select fair_key from later where fair_key is not null
     union all
-    select fair_key from earlier where fair_key <= %(last_fair_key)s
+    select fair_key from earlier where fair_key < %(first_fair_key)s
 )
 select h.seq, h.priority, h.fair_key, h.due_at_ms
   from keys k
@@ -116,7 +116,7 @@ select g.gate, g.flow_limit, g.key from unnest(%(pairs_0)s::bigint[], %(pairs_1)
 select gate from holdfast.gate g
  where until_us <= %(now)s::bigint * 1000 and closed_until_ms <= %(now)s
    and not exists (select 1 from holdfast.open_job j where j.gate = g.gate and j.state in ('parked', 'ready'))
-   and not exists (select 1 from holdfast.permit p where p.gate = g.gate)
+   and not exists (select 1 from holdfast.permit p where p.block = g.gate >> 3 and g.gate = any (p.gates))
    and not exists (select 1 from holdfast.wake w where w.target = 'gate' and w.number = g.gate)
  limit %(limit)s
 /* lock: for update skip locked */;
@@ -226,8 +226,9 @@ select * from holdfast.job_row
                           join holdfast.job j on j.seq = u.seq
                          where j.seq > %(after)s and j.state = 'running' and j.route = any (%(routes)s::integer[])
                            and not exists (select 1 from holdfast.permit p
-                                            where p.gate = j.gate and p.worker = j.worker and p.token = j.lease_token
-                                              and j.seq = any (p.seqs))
+                                            cross join lateral unnest(p.gates, p.seqs) as c (gate, seq)
+                                            where p.block = j.gate >> 3 and p.worker = j.worker and p.token = j.lease_token
+                                              and c.gate = j.gate and c.seq = j.seq)
                          order by j.seq limit %(limit)s))
    and state = 'running'
  order by seq
@@ -242,10 +243,10 @@ with changed as (
  returning j.seq, j.state, j.gate, j.lease_token, j.worker
 ),
 counted as (
-    insert into holdfast.permit (token, worker, gate, seqs)
-    select c.lease_token, c.worker, c.gate, array_agg(c.seq) from changed c
+    insert into holdfast.permit (block, token, worker, gates, seqs)
+    select c.gate >> 3, c.lease_token, c.worker, array_agg(c.gate), array_agg(c.seq) from changed c
      where c.state = 'running' and c.gate is not null
-     group by c.lease_token, c.worker, c.gate
+     group by c.gate >> 3, c.lease_token, c.worker
 )
 select holdfast.place_1(array(select seq from changed));
 

@@ -31,7 +31,7 @@ select route from found where route is not null;
 
 -- name: gate_turns
 -- Read the first jobs that are parked at a gate, of one route and of its highest priority below another: some of each of the
--- next fair_keys, starting after the one served last and wrapping around.
+-- next fair_keys, starting with the first from this one on and wrapping around.
 with recursive
 top (priority) as materialized (
     select priority from holdfast_job
@@ -41,7 +41,7 @@ top (priority) as materialized (
 later (fair_key, depth) as (
     select (select min(j.fair_key) from holdfast_job j
              where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
-               and j.fair_key > :last_fair_key), 1
+               and j.fair_key >= :first_fair_key), 1
     union all
     select (select min(j.fair_key) from holdfast_job j
              where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
@@ -55,12 +55,12 @@ earlier (fair_key, depth) as (
     select (select min(j.fair_key) from holdfast_job j
              where j.gate = :gate and j.rare_state = {parked} and j.route = :route and j.priority = (select priority from top)
                and j.fair_key > e.fair_key), e.depth + 1
-      from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
+      from earlier e where e.fair_key < :first_fair_key and e.depth < :limit
 ),
 keys (fair_key) as materialized (
     select fair_key from later where fair_key is not null
     union all
-    select fair_key from earlier where fair_key <= :last_fair_key
+    select fair_key from earlier where fair_key < :first_fair_key
 )
 select j.seq, j.priority, j.fair_key, j.due_at_ms
   from keys k cross join holdfast_job j
