@@ -67,6 +67,10 @@ class Taken(Protocol):
         """Return what is counted of these jobs if they are done."""
         ...
 
+    def one_done_at(self, row: Any, now_ms: int) -> CountedEnd:
+        """Return the same for one of them."""
+        ...
+
 
 # Not a frozen dataclass: properties without setters are read-only, too, and setting the slots directly takes a ninth
 # of the time. There is a claim for every job.

@@ -180,7 +180,7 @@ def check_plain(outcome: Outcome, alike: CheckedOutcome | None = None) -> Checke
     result = outcome.result
     if alike is not None and result is alike.outcome.result:  # type: ignore[union-attr]  # it is a success, too
         return alike
-    result_json = strict_json.encode(result, "result", limits.RESULT_BYTES_MAX)
+    result_json = NULL if result is None else strict_json.encode(result, "result", limits.RESULT_BYTES_MAX)
     if alike is not None and alike.result_json == result_json:
         return alike
     # In a third of the time that the constructor takes, which is spent for every job that is settled.

@@ -11,7 +11,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
 from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
-from holdfast.domain.rollups import CountedEnd
+from holdfast.domain.rollups import CountedEnd, Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.query_names import QueryName
@@ -308,6 +308,12 @@ class PlainClaim:
     def done_at(self, rows: Iterable[Row], now_ms: int) -> list[CountedEnd]:
         """Return what is counted of jobs that are done."""
         return count_done(map(_route_and_due_time, rows), self.routing.by_number, self.now.wall_ms, now_ms)
+
+    def one_done_at(self, row: Row, now_ms: int) -> CountedEnd:
+        """Return the same for one of them."""
+        lane, kind, *_ = self.routing.by_number[row[8]].key
+        started_ms = self.now.wall_ms
+        return tuple.__new__(Ended, (lane, kind, "done", started_ms - row[6], now_ms - started_ms)), 1
 
 
 _route_and_due_time: Final = itemgetter(8, 6)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, held_by, number_of, taken_with
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_by, held_together, number_of, taken_with
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
 from holdfast.domain.new_job import CheckedJob, NewRow, is_plain, plain_job
@@ -76,6 +76,7 @@ class SqliteTransaction(SqlTransaction):
 
     __slots__ = ("_clock", "_cursor", "_observe", "_path")
     _cache: SqliteState
+    fuses_max = 1
 
     def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
         # Not by super().__init__: it is created for every operation.
@@ -169,14 +170,14 @@ class SqliteTransaction(SqlTransaction):
         plan = None if plans is None else plans.claim(request)
         if plans is None or plan is None:
             return super().claim_plain(request)
-        claim = self._claim_next if request.limit == 1 and not plan.gated else self._claim_some
-        return claim(plans, plan, request)
+        if request.limit == 1 and not plan.gated:
+            return self._claim_next(plans, plan, request, self._clock.now())
+        return self._claim_some(plans, plan, request)
 
     async def _claim_next(
-        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
+        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest, now: Now
     ) -> ClaimedJobs | None:
-        now, token, cursor = self._clock.now(), request.lease_token, self._cursor
-        wall_ms, lease_ms = now.wall_ms, now.lease_ms
+        token, cursor, wall_ms, lease_ms = request.lease_token, self._cursor, now.wall_ms, now.lease_ms
         times = (wall_ms, lease_ms, token if request.resent else None)
         self._observe(plan.name)
         cursor.execute(plan.text, (*plan.bound, *times, request.worker, request.incarnation))
@@ -196,8 +197,37 @@ class SqliteTransaction(SqlTransaction):
         last_fair_key, fair_key = row[0], row[3] if packed is None else narrow_rows.fair_key_in(row)
         if fair_key != last_fair_key:
             await self.set_last_fair_key(f"{plan.scope}{row[4]}", fair_key, now, first=last_fair_key is None)
-        claims = narrow_rows.claims_of(claimed, (row,))
+        # As `claims_of`, in fewer steps.
+        claims = held_together(claimed, ((row[1], row[2], row[7] + 1, row),), token, request.lease_ms)
         return tuple.__new__(ClaimedJobs, (plans.routing, claims, None, None, ""))
+
+    async def settle_and_claim_plain(
+        self,
+        settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]],
+        started: Sequence[JobFence],
+        request: ClaimRequest,
+    ) -> tuple[FinishedJobs, list[Claim] | None] | None:
+        """Finish one usual job and claim the next by four statements; other jobs have the forms of single calls."""
+        plans = self._cache.plans()
+        if plans is None or not settlements or started or request.limit != 1:
+            return None
+        [(claim, checked)] = settlements
+        taken, row = taken_with(claim)
+        if type(taken) is not narrow_rows.PlainClaim:
+            return None
+        plan = plans.claim(request)
+        if plan is None or plan.gated or not taken.are_usual or taken.routing.limits:
+            return None
+        now, cursor, (epoch, token), seq = self._clock.now(), self._cursor, held_by(claim), row[1]
+        self._observe("job_done_unchanged")
+        cursor.execute(_DONE_PLAIN, (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms, row[4]))
+        if not cursor.rowcount:
+            return None
+        self._observe("events_append_done_one")
+        cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
+        claimed = await self._claim_next(plans, plan, request, now)
+        finished = tuple.__new__(FinishedJobs, (now, {seq: (row[4], None, None, 0, 1, False)}))
+        return finished, None if claimed is None else claimed.claims
 
     async def _claim_some(
         self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
