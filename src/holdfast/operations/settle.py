@@ -161,19 +161,20 @@ def accept_one(
     tx: StoreTransaction, claim: Claim, checked: CheckedOutcome, finished: FinishedJobs
 ) -> Settlement | None:
     """Return the settlement of a job that a plain form has finished; None if it has not, or others depend on it."""
-    row = finished.jobs.get(number_of(claim))
+    now, jobs = finished
+    row = jobs.get(number_of(claim))
     if row is None or row[-1]:
         return None
     tx.topics.add(notifications.JOB_TOPIC + job_id_of(claim))
     tx.forms["settle plain"] += 1
-    (taken, taken_row), ended, now_ms = taken_with(claim), tx.rollups.ended, finished.at.wall_ms
+    (taken, taken_row), ended, now_ms = taken_with(claim), tx.rollups.ended, now.wall_ms
     if taken is not None:
         ended.append(taken.one_done_at(taken_row, now_ms))
     else:
         ended += ends_if_done((claim,), now_ms)
     if len(ended) > tx.rollups.LONG:
         tx.rollups.fold()
-    return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
+    return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, now))
 
 
 async def accept_all(

@@ -290,7 +290,8 @@ class GroupWriter:
         group, opened, tx, deadline = self._group, cursor.connection, self._tx, 0.0
         topics: set[str] = set()
         for member in group:
-            assert member.operation is not None  # noqa: S101  # only operations are taken into a group
+            operation = member.operation
+            assert operation is not None  # noqa: S101  # only operations are taken into a group
             # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
             member.result = member.error = None
             first = not opened.in_transaction
@@ -301,7 +302,7 @@ class GroupWriter:
             changes = 0 if first else opened.total_changes
             tx.topics = set()
             try:
-                member.result = runners.run_sync(member.operation(tx))
+                member.result = runners.run_sync(operation(tx))
                 topics = topics | tx.topics if topics else tx.topics
             except Exception as error:
                 if not opened.in_transaction:
@@ -431,7 +432,8 @@ class GroupWriter:
             fork_safety.refuse_inherited(self._process)
         # As late as possible: a caller's transaction may have been open for a long time.
         self._connector.check_unmoved()
-        self._observe("commit")
+        observe = self._observe
+        observe("commit")
         self._commit_sent = True
         try:
             cursor.execute("commit")
@@ -446,7 +448,7 @@ class GroupWriter:
                 ) from error
             raise translate(error) from error
         self._notify_listeners(topics)
-        self._observe("committed")
+        observe("committed")
 
     def _roll_back(self) -> None:
         try:

@@ -3,8 +3,9 @@
 import contextlib
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from holdfast.domain import claim_order, outcomes, strict_json, transitions
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_by, held_together, number_of, taken_with
@@ -124,22 +125,24 @@ class SqliteTransaction(SqlTransaction):
         plans = self._cache.plans()
         if plans is None or not is_plain(new):
             return None
-        plan = plans.inserts.get(id(new.settings))
-        if plan is None or (plans.routing.publications and new.given is not None):
-            found = plain_job(new, plans.routing)
-            if found is None:
+        found = plans.inserts.get(id(new.settings))
+        if found is None or (plans.routing.publications and new.given is not None):
+            completed = plain_job(new, plans.routing)
+            if completed is None:
                 return None
-            completed, _ = found
-            plan = plans.add_insert(new, completed)
-            new = completed
+            found = plans.add_insert(new, completed[0])
+            new = completed[0]
+        plan, text, bound = found
         now, job_id, payload = self._clock.now(), new.id, new.payload_json
         wall_ms, large = now.wall_ms, len(payload) > PAYLOAD_CHARS_MAX
-        given = (plans.version, job_id, None if large else payload)
-        # Adding tuples takes half the time of unpacking them.
-        values = plan.values_at(now) if plan.timed else (wall_ms, wall_ms, None) + plan.values  # noqa: RUF005
-        self._observe("job_insert_plain")
-        cursor = self._cursor
-        cursor.execute(_INSERT_ONE, given + values)
+        cursor, observe = self._cursor, self._observe
+        observe("job_insert_plain")
+        if large or plan.timed:
+            given = (plans.version, job_id, None if large else payload)
+            cursor.execute(_INSERT_ONE, (*given, *plan.values_at(now)))
+        else:
+            # Adding tuples takes half the time of unpacking them.
+            cursor.execute(text, (plans.version, job_id, payload, wall_ms, wall_ms) + bound)  # noqa: RUF005
         if not cursor.rowcount:
             return None
         seq = cursor.lastrowid
@@ -177,10 +180,13 @@ class SqliteTransaction(SqlTransaction):
     async def _claim_next(
         self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest, now: Now
     ) -> ClaimedJobs | None:
-        token, cursor, wall_ms, lease_ms = request.lease_token, self._cursor, now.wall_ms, now.lease_ms
-        times = (wall_ms, lease_ms, token if request.resent else None)
-        self._observe(plan.name)
-        cursor.execute(plan.text, (*plan.bound, *times, request.worker, request.incarnation))
+        # Once: to read a field of a named tuple takes as long as ten local variables, and so does a call of an
+        # attribute that is a function.
+        worker, incarnation, _, token, resent, lease_ms, _, _, acknowledged, _ = request[6:]
+        cursor, observe, wall_ms, lease_now_ms = self._cursor, self._observe, now.wall_ms, now.lease_ms
+        observe(plan.name)
+        times = (wall_ms, lease_now_ms, token if resent else "")
+        cursor.execute(plan.text, (*plan.bound, *times, worker, incarnation))
         row = cursor.fetchone()
         if row is None:
             return None
@@ -189,8 +195,8 @@ class SqliteTransaction(SqlTransaction):
             return None
         claimed = narrow_rows.PlainClaim(plans.routing, request, now, are_usual=packed is None)
         if holder is not None:
-            self._observe("job_claim_next")
-            values = (row[1], holder, token, lease_ms + request.lease_ms, wall_ms, request.acknowledged)
+            observe("job_claim_next")
+            values = (row[1], holder, token, lease_now_ms + lease_ms, wall_ms, acknowledged)
             cursor.execute(_CLAIM_PLAIN if packed is None else _CLAIM_NEXT, values)
         else:
             await self._lease_many(claimed, [row])
@@ -198,8 +204,8 @@ class SqliteTransaction(SqlTransaction):
         if fair_key != last_fair_key:
             await self.set_last_fair_key(f"{plan.scope}{row[4]}", fair_key, now, first=last_fair_key is None)
         # As `claims_of`, in fewer steps.
-        claims = held_together(claimed, ((row[1], row[2], row[7] + 1, row),), token, request.lease_ms)
-        return tuple.__new__(ClaimedJobs, (plans.routing, claims, None, None, ""))
+        claims = held_together(claimed, ((row[1], row[2], row[7] + 1, row),), token, lease_ms)
+        return _new_tuple(ClaimedJobs, (plans.routing, claims, None, None, ""))
 
     async def settle_and_claim_plain(
         self,
@@ -218,22 +224,23 @@ class SqliteTransaction(SqlTransaction):
         plan = plans.claim(request)
         if plan is None or plan.gated or not taken.are_usual or taken.routing.limits:
             return None
-        now, cursor, (epoch, token), seq = self._clock.now(), self._cursor, held_by(claim), row[1]
-        self._observe("job_done_unchanged")
-        cursor.execute(_DONE_PLAIN, (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms, row[4]))
+        now, cursor, observe, (epoch, token) = self._clock.now(), self._cursor, self._observe, held_by(claim)
+        wall_ms, seq, priority = now.wall_ms, row[1], row[4]
+        observe("job_done_unchanged")
+        cursor.execute(_DONE_PLAIN, (seq, checked.result_json, wall_ms, epoch, token, now.lease_ms, priority))
         if not cursor.rowcount:
             return None
-        self._observe("events_append_done_one")
-        cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
+        observe("events_append_done_one")
+        cursor.execute(_APPEND_DONE, (seq, wall_ms))
         claimed = await self._claim_next(plans, plan, request, now)
-        finished = tuple.__new__(FinishedJobs, (now, {seq: (row[4], None, None, 0, 1, False)}))
+        finished = _new_tuple(FinishedJobs, (now, {seq: (priority, None, None, 0, 1, False)}))
         return finished, None if claimed is None else claimed.claims
 
     async def _claim_some(
         self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
     ) -> ClaimedJobs | None:
         now, limit = self._clock.now(), request.limit
-        token = request.lease_token if request.resent else None
+        token = request.lease_token if request.resent else ""
         worker, incarnation = request.worker, request.incarnation
         holder = (worker, incarnation) if limit == 1 else (worker, incarnation, limit)
         values = (*plan.bound, now.wall_ms, now.lease_ms, token, *holder)
@@ -308,9 +315,9 @@ class SqliteTransaction(SqlTransaction):
         seq, (epoch, token) = number_of(claim), held_by(claim)
         taken, row = taken_with(claim)
         held = (seq, checked.result_json, now.wall_ms, epoch, token, now.lease_ms)
-        cursor, gated, event_count = self._cursor, False, 0
+        cursor, observe, gated, event_count = self._cursor, self._observe, False, 0
         priority = taken.usual_priority(row) if type(taken) is narrow_rows.PlainClaim else None
-        self._observe("job_done_unchanged")
+        observe("job_done_unchanged")
         if priority is not None:
             cursor.execute(_DONE_PLAIN, (*held, priority))
         else:
@@ -322,19 +329,19 @@ class SqliteTransaction(SqlTransaction):
             finished: Row = (priority, None, None, 0, event_count + 1, False)
         else:
             # It has changed while it ran, or concerns other jobs.
-            self._observe("job_done_held_one")
+            observe("job_done_held_one")
             cursor.execute(_DONE_HELD, held)
             rows = cursor.fetchall()
             if not rows:
                 return FinishedJobs(now, {})
             finished = rows[0][1:-2]
-        self._observe("events_append_done_one")
+        observe("events_append_done_one")
         cursor.execute(_APPEND_DONE, (seq, now.wall_ms))
         if rows:
             await self._wake_after(rows)
         elif gated:
             await self.wake_gates([seq])
-        return tuple.__new__(FinishedJobs, (now, {seq: finished}))
+        return _new_tuple(FinishedJobs, (now, {seq: finished}))
 
     def _may_be_gated(self, claim: Claim) -> bool:
         """Return whether a job probably holds a permit; what is written does not depend on it."""
@@ -505,6 +512,7 @@ class SqliteTransaction(SqlTransaction):
         return sql.QUERIES[name], sql.bound(values)
 
 
+_new_tuple: Final = tuple.__new__
 _NO_PREFERENCE: Final = claim_order.Preference()
 _PLAIN_ROUTES_MAX: Final = 32
 _PLANS_MAX: Final = 1_024
@@ -541,7 +549,8 @@ _HOLDERS_MIN: Final = 1_000
 _DELETIONS: Final[tuple[QueryName, ...]] = ("bodies_delete", "jobs_delete", "jobs_delete_highest")
 
 
-class _PlainSelection(NamedTuple):
+@dataclass(slots=True)
+class _PlainSelection:
     """What plain claims with the same options have in common, by one routing."""
 
     name: QueryName
@@ -564,19 +573,20 @@ class _Plans:
         self.version = str(routing.version)
         self.lone = True
         """Whether claims first look for jobs of one fair_key: no, after one has found several."""
-        self.inserts: dict[int, narrow_rows.PlainInsert] = {}
-        """By the identity of their settings, to which each has a reference."""
+        self.inserts: dict[int, tuple[narrow_rows.PlainInsert, str, Row]] = {}
+        """By the identity of their settings, to which each has a reference; the last two are its `due`."""
         self._claims: dict[tuple[object, ...], _PlainSelection | None] = {}
         self._last_claim: tuple[tuple[object, ...], bool, _PlainSelection | None] = ((), False, None)
 
-    def add_insert(self, new: CheckedJob, completed: CheckedJob) -> narrow_rows.PlainInsert:
+    def add_insert(self, new: CheckedJob, completed: CheckedJob) -> tuple[narrow_rows.PlainInsert, str, Row]:
         """Return what jobs with the settings of *completed* have in common; *new* is as its caller gave it."""
         plan = narrow_rows.plain_insert(completed.settings, self.routing)
+        found = (plan, *plan.due())
         if completed is new:
             if len(self.inserts) >= _PLANS_MAX:
                 self.inserts.clear()
-            self.inserts[id(new.settings)] = plan
-        return plan
+            self.inserts[id(new.settings)] = found
+        return found
 
     def claim(self, request: ClaimRequest) -> _PlainSelection | None:
         """Return what claims with the options of *request* have in common; None if they have no plain form."""
