@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from time import monotonic
 from types import TracebackType
@@ -179,8 +178,6 @@ class SyncRunner:
         self._rollups: RollupBuffer | None = getattr(target, "rollups", None)
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
-        self.leasing: Callable[[], SyncLeasing] = partial(SyncLeasing, target)
-        """Returns a context for a call that leases; if the call is interrupted, its leases are released."""
 
     def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
@@ -208,6 +205,10 @@ class SyncRunner:
             with contextlib.suppress(errors.HoldfastError):
                 self._target.write(lambda tx: append_counted(tx, counted))
 
+    def leasing(self) -> SyncLeasing:
+        """Return a context for a call that leases; if the call is interrupted, its leases are released."""
+        return SyncLeasing(self._target)
+
     @contextmanager
     def listen(self, *topics: str) -> Iterator[SyncListener]:
         """Listen to *topics* during the block; no notification sent after entering it is missed."""
@@ -229,8 +230,6 @@ class AsyncRunner:
         self._rollups: RollupBuffer | None = getattr(target, "rollups", None)
         self.joined = target.joined
         """Whether every write joins one transaction that is already open, instead of committing by itself."""
-        self.leasing: Callable[[], AsyncLeasing] = partial(AsyncLeasing, target)
-        """Returns a context for a call that leases; if its task is cancelled, its leases are released."""
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
@@ -257,6 +256,10 @@ class AsyncRunner:
         if self._rollups is not None and (counted := self._rollups.take()):
             with contextlib.suppress(errors.HoldfastError):
                 await self._target.write_async(lambda tx: append_counted(tx, counted))
+
+    def leasing(self) -> AsyncLeasing:
+        """Return a context for a call that leases; if its task is cancelled, its leases are released."""
+        return AsyncLeasing(self._target)
 
     @contextmanager
     def listen(self, *topics: str) -> Iterator[AsyncListener]:

@@ -3,11 +3,10 @@
 import contextlib
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from holdfast.domain import claim_order, outcomes, strict_json, transitions
+from holdfast.domain import claim_order, outcomes, transitions
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, held_by, held_together, number_of, taken_with
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, columns_of, job_of
@@ -23,6 +22,7 @@ from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 from holdfast.storage.sqlite import narrow_rows, plain_gates, sql
 from holdfast.storage.sqlite.health import examine
 from holdfast.storage.sqlite.narrow_rows import PAYLOAD_CHARS_MAX
+from holdfast.storage.sqlite.plans import CLAIM_PARAMETERS, PlainSelection, Plans
 
 Observer: TypeAlias = Callable[[str], object]
 """Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
@@ -57,13 +57,13 @@ class SqliteState(RoutingCache):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path
-        self._plans: _Plans | None = None
+        self._plans: Plans | None = None
 
-    def plans(self) -> "_Plans | None":
+    def plans(self) -> Plans | None:
         """Return what plain forms have worked out by the newest routing; None if none was read yet."""
         plans, routing = self._plans, self.newest
         if routing is not None and (plans is None or plans.routing is not routing):
-            self._plans = plans = _Plans(routing)
+            self._plans = plans = Plans(routing)
         return plans
 
 
@@ -178,7 +178,7 @@ class SqliteTransaction(SqlTransaction):
         return self._claim_some(plans, plan, request)
 
     async def _claim_next(
-        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest, now: Now
+        self, plans: Plans, plan: PlainSelection, request: ClaimRequest, now: Now
     ) -> ClaimedJobs | None:
         # Once: to read a field of a named tuple takes as long as ten local variables, and so does a call of an
         # attribute that is a function.
@@ -236,9 +236,7 @@ class SqliteTransaction(SqlTransaction):
         finished = _new_tuple(FinishedJobs, (now, {seq: (priority, None, None, 0, 1, False)}))
         return finished, None if claimed is None else claimed.claims
 
-    async def _claim_some(
-        self, plans: "_Plans", plan: "_PlainSelection", request: ClaimRequest
-    ) -> ClaimedJobs | None:
+    async def _claim_some(self, plans: Plans, plan: PlainSelection, request: ClaimRequest) -> ClaimedJobs | None:
         now, limit = self._clock.now(), request.limit
         token = request.lease_token if request.resent else ""
         worker, incarnation = request.worker, request.incarnation
@@ -513,18 +511,7 @@ class SqliteTransaction(SqlTransaction):
 
 
 _new_tuple: Final = tuple.__new__
-_NO_PREFERENCE: Final = claim_order.Preference()
-_PLAIN_ROUTES_MAX: Final = 32
-_PLANS_MAX: Final = 1_024
-_CLAIM_PARAMETERS: Final = ("scope", "version", "wall_now", "lease_now", "chosen_token", "worker", "incarnation")
-_PLAIN_QUERIES: Final[Mapping[tuple[bool, bool], tuple[QueryName, str]]] = {
-    (True, True): sql.numbered("ready_plain_next", "route", *_CLAIM_PARAMETERS),
-    (False, True): sql.numbered("ready_plain_routes", "routes", *_CLAIM_PARAMETERS),
-    (True, False): sql.numbered("ready_plain_stream", "route", *_CLAIM_PARAMETERS, "limit"),
-    (False, False): sql.numbered("ready_plain_streams", "routes", *_CLAIM_PARAMETERS, "limit"),
-}
-"""The queries of a plain claim, by whether it serves one route and takes one job."""
-_, _READY_LONE = sql.numbered("ready_plain_lone", "route", *_CLAIM_PARAMETERS, "limit")
+_, _READY_LONE = sql.numbered("ready_plain_lone", "route", *CLAIM_PARAMETERS, "limit")
 _INSERT_ONE: Final = sql.QUERIES["job_insert_plain"]
 _, _CLAIM_NEXT = sql.numbered(
     "job_claim_next", "seq", "holder", "lease_token", "lease_until_ms", "started_at_ms", "acknowledged"
@@ -547,72 +534,3 @@ _HOLDERS_MIN: Final = 1_000
 """How many holders that have not claimed for this time, and were not in use before, are looked for in all jobs."""
 # The last leaves a tombstone of the job with the highest number.
 _DELETIONS: Final[tuple[QueryName, ...]] = ("bodies_delete", "jobs_delete", "jobs_delete_highest")
-
-
-@dataclass(slots=True)
-class _PlainSelection:
-    """What plain claims with the same options have in common, by one routing."""
-
-    name: QueryName
-    text: str
-    bound: tuple[int | str, str, str]
-    """The first values of the query: the only route, or several as JSON, the scope and the version of the routing."""
-    scope: str
-    """The text that precedes the priority in the fairness scope."""
-    gated: bool
-    """Whether jobs may need room at a gate."""
-
-
-class _Plans:
-    """What plain forms have worked out by one routing, for calls that differ in ids and times only."""
-
-    __slots__ = ("_claims", "_last_claim", "inserts", "lone", "routing", "version")
-
-    def __init__(self, routing: RoutingTable) -> None:
-        self.routing = routing
-        self.version = str(routing.version)
-        self.lone = True
-        """Whether claims first look for jobs of one fair_key: no, after one has found several."""
-        self.inserts: dict[int, tuple[narrow_rows.PlainInsert, str, Row]] = {}
-        """By the identity of their settings, to which each has a reference; the last two are its `due`."""
-        self._claims: dict[tuple[object, ...], _PlainSelection | None] = {}
-        self._last_claim: tuple[tuple[object, ...], bool, _PlainSelection | None] = ((), False, None)
-
-    def add_insert(self, new: CheckedJob, completed: CheckedJob) -> tuple[narrow_rows.PlainInsert, str, Row]:
-        """Return what jobs with the settings of *completed* have in common; *new* is as its caller gave it."""
-        plan = narrow_rows.plain_insert(completed.settings, self.routing)
-        found = (plan, *plan.due())
-        if completed is new:
-            if len(self.inserts) >= _PLANS_MAX:
-                self.inserts.clear()
-            self.inserts[id(new.settings)] = found
-        return found
-
-    def claim(self, request: ClaimRequest) -> _PlainSelection | None:
-        """Return what claims with the options of *request* have in common; None if they have no plain form."""
-        key, one_job = request[:6], request.limit == 1
-        last, last_one_job, selection = self._last_claim
-        # The options of a request are cached, so that comparing them takes less time than computing their hash.
-        if key == last and one_job is last_one_job:
-            return selection
-        try:
-            selection = self._claims[key, one_job]
-        except KeyError:
-            if len(self._claims) >= _PLANS_MAX:
-                self._claims.clear()
-            selection = self._claims[key, one_job] = self._selection(request)
-        self._last_claim = (key, one_job, selection)
-        return selection
-
-    def _selection(self, request: ClaimRequest) -> _PlainSelection | None:
-        routing = self.routing
-        if request.tenant is not None or request.listed or request.preference != _NO_PREFERENCE:
-            return None
-        routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-        if not routing.recorded_lanes.isdisjoint(request.lanes) or not routes or len(routes) > _PLAIN_ROUTES_MAX:
-            return None
-        numbers = [route.number for route in routes]
-        name, text = _PLAIN_QUERIES[len(routes) == 1, request.limit == 1]
-        shown = numbers[0] if len(routes) == 1 else strict_json.compact(numbers)
-        scope = request.fair_scope_prefix()
-        return _PlainSelection(name, text, (shown, scope, self.version), scope, routing.is_gated(routes))
