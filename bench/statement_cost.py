@@ -31,7 +31,8 @@ Row: TypeAlias = tuple[Any, ...]
 TOKEN = "0" * 32
 _WAKE_BYTE = 32_768
 # Values are bound by position, as the store does.
-_INSERT = sql.QUERIES["job_insert_plain"]
+_USUAL = ("", "", "", 0, 0, None, 0, 0, "", "", 0, None, 0, None, None)
+_INSERT = sql.with_nulls(sql.QUERIES["job_insert_plain"], _USUAL)[0]
 _PLACE = ("route", "scope", "version")
 _, _NEXT = sql.numbered("ready_plain_next", *_PLACE, "wall_now", "lease_now", "chosen_token", "worker", "incarnation")
 _, _CLAIM = sql.numbered(
@@ -143,12 +144,12 @@ class Statements:
 
     def _insert(self, job_id: str) -> None:
         now = self._now
-        placed = (5, self._route, "default", "default", 0, None, limits.MAX_ATTEMPTS_DEFAULT, None, None)
-        self._cursor.execute(_INSERT, (self._version, job_id, self._payload, now, now, None, *placed))
+        placed = (5, self._route, "default", "default", 0, limits.MAX_ATTEMPTS_DEFAULT)
+        self._cursor.execute(_INSERT, (self._version, job_id, self._payload, now, now, *placed))
 
     def _lease(self, payloads: list[str] | None = None) -> None:
         cursor, now = self._cursor, self._now
-        cursor.execute(_NEXT, (self._route, self._scope, self._version, now, 1, None, "w", "i"))
+        cursor.execute(_NEXT, (self._route, self._scope, self._version, now, 1, "", "w", "i"))
         row = cursor.fetchone()
         if payloads is not None:
             if row is None:
@@ -166,7 +167,7 @@ class Statements:
         if not batch:
             return
         cursor, now = self._cursor, self._now
-        values = (self._route, self._scope, self._version, now, 1, None, "w", "i", batch)
+        values = (self._route, self._scope, self._version, now, 1, "", "w", "i", batch)
         leased += cursor.execute(_NEXT_MANY, values).fetchall()
         if leased:
             held = {"holder": 1, "lease_token": TOKEN, "lease_until_ms": now, "started_at_ms": now}

@@ -28,6 +28,7 @@ from tests.support.filesystems import MEMORY_FOLDER
 
 # Not when a fairness position was written: a full form may write it more than once.
 COLUMNS = {"fair_key": "scope, fair_key", "job": "seq, gate"}
+FUSED = ("events_append_done_one", "ready_plain_next", "job_claim_next")
 TABLES = ("job_row", "body", "event", "attempt", "fair_key", "holder", "route", "kept_key", "tag", "job", "gate")
 
 
@@ -72,6 +73,7 @@ def without_plain_forms() -> Iterator[None]:
         patch.setattr(SqliteTransaction, "insert_plain", nothing)
         patch.setattr(SqliteTransaction, "insert_plain_jobs", SqlTransaction.insert_plain_jobs)
         patch.setattr(SqliteTransaction, "claim_plain", nothing)
+        patch.setattr(SqliteTransaction, "settle_and_claim_plain", nothing)
         patch.setattr(SqliteTransaction, "finish_held", none_finished)
         yield
 
@@ -114,6 +116,53 @@ def test_many_jobs_of_which_one_has_changed_are_settled_alike(change: str, outco
     claims: list[tuple[Any, ...]] = [("claim", 12, {}), ("claim_unread", 12)]
     for claim in claims:
         compare([("enqueue_many", jobs), claim, ("change", change), ("settle", 12, outcome)])
+
+
+@pytest.mark.parametrize("change", [None, "priority", "phase", "percent", "cancel", "settle"])
+def test_a_job_is_settled_and_the_next_one_claimed_alike(change: str | None) -> None:
+    jobs = [("send", options) for options in ({}, {}, {"tenant": "b"}, {}, {"tags": {"a": "b"}}, {"tenant": "c"}, {})]
+    steps: list[tuple[Any, ...]] = [("enqueue_many", jobs), ("claim_unread", 1)]
+    for _ in range(len(jobs) + 1):
+        steps += [("change", change)] if change else []
+        steps.append(("settle_and_claim", 1, Done()))
+    compare(steps)
+
+
+def test_a_usual_job_is_settled_and_the_next_one_claimed_by_four_statements(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=seen.append)) as queue:
+
+        def exchange(claims: list[Claim]) -> list[Claim]:
+            seen.clear()
+            return queue.settle_and_claim([(claim, Done()) for claim in claims], limit=1, worker="w").claims
+
+        queue.enqueue_many([NewJob("a")] * 2)
+        claims = exchange(exchange([]))
+        assert seen == ["begin", "job_done_unchanged", *FUSED, "commit", "committed"]
+
+        # No other job is ready: the claim has to look whether one becomes ready by maintenance.
+        assert exchange(claims) == []
+        assert seen[:4] == ["begin", "job_done_unchanged", *FUSED[:2]]
+        assert queue.get(claims[0].job.id).state == "done"
+
+
+def test_a_settlement_and_the_claim_after_it_are_written_both_or_not_at_all(tmp_path: Path) -> None:
+    def fail(name: str) -> None:
+        if name == failing:
+            raise RuntimeError(name)
+
+    failing = ""
+    with queue_on(SqliteStore(str(tmp_path / "jobs.db"), relaxed=True, observe=fail)) as queue:
+        queue.enqueue_many([NewJob("a")] * 3)
+        claims: list[Claim] = []
+        for _ in range(2):
+            claims = queue.settle_and_claim([(claim, Done()) for claim in claims], limit=1, worker="w").claims
+        for failing in ("job_done_unchanged", *FUSED, "commit"):
+            with pytest.raises(RuntimeError, match=failing):
+                queue.settle_and_claim([(claims[0], Done())], limit=1, worker="w")
+            assert [queue.get(number).state for number in (1, 2, 3)] == ["done", "running", "ready"]
+        failing = ""
+        assert queue.settle_and_claim([(claims[0], Done())], limit=1, worker="w").settlements[0].ok
 
 
 @pytest.mark.parametrize("count", [12, 9], ids=["all jobs of a claim", "a part of them"])

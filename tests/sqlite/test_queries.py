@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.storage.queries import SAVEPOINTS, load_queries
 from holdfast.storage.query_names import PostgresQuery, SharedQuery, SqliteQuery
-from holdfast.storage.sqlite.sql import QUERIES
+from holdfast.storage.sqlite.sql import QUERIES, with_nulls
 
 SOURCES = Path(holdfast.__file__).parent / "storage"
 
@@ -61,6 +62,17 @@ def test_a_statement_for_one_writes_and_reads_what_that_for_many_does() -> None:
     for name in QUERIES:
         if name.endswith("_one"):
             assert _columns(name) == _columns(name.removesuffix("_one")), name
+
+
+def test_a_statement_with_literals_for_nulls_stores_the_same_row() -> None:
+    for values in ((1, None, "a", None), (None, None, None, None), (1, 2, 3, 4)):
+        text, bound = with_nulls("insert into stored values (?4, ?1 || ?2, ?3, ?2, ?1)", values)
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute("create table stored (a, b, c, d, e)")
+            connection.execute("insert into stored values (?4, ?1 || ?2, ?3, ?2, ?1)", values)
+            connection.execute(text, bound)
+            assert len(set(connection.execute("select * from stored"))) == 1
+        assert None not in bound
 
 
 def _columns(name: str) -> set[str]:

@@ -26,7 +26,7 @@ class Pair(ABC):
         self.queues = [self.open(index, clock) for index, clock in enumerate(self._clocks)]
         self._claims: tuple[list[Claim], list[Claim]] = ([], [])
         self._turns: tuple[list[SessionClaim], list[SessionClaim]] = ([], [])
-        self._turn_count = 0
+        self._turn_count = self._fused_count = 0
         for queue in self.queues:
             queue.migrate()
 
@@ -106,6 +106,24 @@ class Pair(ABC):
             ]
             for settlement in queue.settle_many(pairs):
                 assert settlement.job is None or settlement.job == queue.get(settlement.job.id)
+
+    def settle_and_claim(self, count: int, outcome: Outcome) -> None:
+        """Settle the oldest claims and claim a job in one call, which has the same token in both stores."""
+        self._fused_count += 1
+        for index, queue in self._both():
+            chosen, self._claims[index][:] = self._claims[index][:count], self._claims[index][count:]
+            both = queue.settle_and_claim(
+                [(claim, outcome) for claim in chosen],
+                limit=1,
+                worker="w",
+                incarnation="i",
+                lease_token=f"fused-{self._fused_count}",
+            )
+            assert [one.claim for one in both.settlements] == chosen
+            for one in both.settlements:
+                # The same call may claim a job that has failed.
+                assert one.job is None or not one.job.finished or one.job == queue.get(one.job.id)
+            self._claims[index].extend(both.claims)
 
     def change(self, change: str) -> None:
         """Change the job of the newest claim while it runs."""
@@ -267,6 +285,7 @@ steps = st.one_of(
     claims,
     limits,
     st.tuples(st.just("settle"), st.sampled_from([1, 1, 2, 10]), outcomes),
+    st.tuples(st.just("settle_and_claim"), st.sampled_from([0, 1, 1, 1, 2]), st.one_of(st.just(Done()), outcomes)),
     st.tuples(st.just("heartbeat"), st.sampled_from([1, 2, 10]), st.sampled_from([5, 60])),
     st.tuples(st.just("advance"), st.sampled_from([0.5, 6, 31, 31])),
 )

@@ -75,7 +75,8 @@ def settlements(
     Successes with the same result are one object, unless they are *observed* by middleware, which reads the outcomes
     as they were given.
     """
-    count(values, "settlements", limits.SETTLE_MANY_MAX)
+    if type(values) is not list or len(values) > limits.SETTLE_MANY_MAX:
+        count(values, "settlements", limits.SETTLE_MANY_MAX)
     checked = []
     pair: Any
     # A worker settles most jobs with the same outcome, the success of a handler that returned nothing.

@@ -67,6 +67,10 @@ class Taken(Protocol):
         """Return what is counted of these jobs if they are done."""
         ...
 
+    def one_done_at(self, row: Any, now_ms: int) -> CountedEnd:
+        """Return the same for one of them."""
+        ...
+
 
 # Not a frozen dataclass: properties without setters are read-only, too, and setting the slots directly takes a ninth
 # of the time. There is a claim for every job.
@@ -157,7 +161,7 @@ def fence_of(claim: Claim) -> JobFence:
     """Return what every write of the attempt of *claim* must present."""
     fence = claim._fence  # noqa: SLF001
     if fence is None:
-        claim._fence = fence = tuple.__new__(JobFence, _fence_values(claim))  # noqa: SLF001
+        claim._fence = fence = _new_tuple(JobFence, _fence_values(claim))  # noqa: SLF001
     return fence
 
 
@@ -447,6 +451,7 @@ class ClaimOptions(TypedDict, total=False):
 
 
 _OPTIONS: Final = frozenset(ClaimOptions.__annotations__)
+_new_tuple: Final = tuple.__new__
 _TOKEN: Final = ClaimRequest._fields.index("lease_token")
 """The index of the lease token, which the flag that the caller chose it follows."""
 _REQUESTS_REMEMBERED: Final = 256
@@ -471,7 +476,7 @@ def check_claim(options: ClaimOptions, *, limit: int, fresh_token: str) -> Claim
     except TypeError:
         # An option is not hashable, such as a set.
         request = _check_options(options, limit)
-    return tuple.__new__(ClaimRequest, (*request[:_TOKEN], token, chosen, *request[_TOKEN + 2 :]))
+    return _new_tuple(ClaimRequest, (*request[:_TOKEN], token, chosen, *request[_TOKEN + 2 :]))
 
 
 @lru_cache(_REQUESTS_REMEMBERED, typed=True)

@@ -6,6 +6,8 @@ The stored form is JSON: `{"holdfast.codec":"NAME","data":"BASE64"}`. Null is no
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from operator import methodcaller
 from typing import Final, Literal, Protocol, TypeAlias
 
 from holdfast.domain import errors, strict_json, validation
@@ -50,9 +52,8 @@ def check_codec(codec: Codec | None) -> Codec | None:
     return codec
 
 
-def is_encoded(text: str) -> bool:
-    """Return whether *text*, a stored payload or result, is encoded."""
-    return text.startswith(_PREFIX)
+is_encoded: Final[Callable[[str], bool]] = methodcaller("startswith", _PREFIX)
+"""Returns whether a text, a stored payload or result, is encoded."""
 
 
 def codec_name(text: str) -> str | None:

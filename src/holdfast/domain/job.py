@@ -322,9 +322,10 @@ class Job(_JobData):
     def payload(self) -> Json:
         """The payload, decoded at each access; the caller may modify it. Raises `CodecFailed` if it is unreadable."""
         made = self._made
-        if made.lane == SYSTEM_LANE:
-            return strict_json.decode(shown_payload(self._row))
         text = made.payload_json
+        # Only a delivery has a payload that is shown in another form, because it has the URL of an endpoint.
+        if '"url"' in text and made.lane == SYSTEM_LANE:
+            return strict_json.decode(shown_payload(self._row))
         if not codec.is_encoded(text):
             return strict_json.decode(text)
         return codec.decode_text(self._codec, text, made.id, "payload")

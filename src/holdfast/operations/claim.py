@@ -57,15 +57,19 @@ async def settle_and_claim(
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction."""
     alone = len(outcomes) == 1 and settle.is_plain_success(outcomes[0][1])
-    indexes = None if alone and not tx.fuses else settle.plain_indexes(outcomes)
+    indexes = None if alone else settle.plain_indexes(outcomes)
     if alone or (indexes is not None and len(indexes) == len(outcomes)):
-        if indexes is not None and tx.fuses and not request.exclusive and not request.cut_off:
+        if len(outcomes) <= tx.fuses_max and not request.exclusive and not request.cut_off:
             both = await tx.settle_and_claim_plain(outcomes, started, request)
             if both is not None:
                 finished, claims = both
-                tx.forms["claim plain"] += 1 if claims else 0
-                done = await settle.accept_finished(tx, outcomes, indexes, finished)
-                return [done[index] for index in range(len(outcomes))], claims
+                settled = settle.accept_one(tx, *outcomes[0], finished) if alone else None
+                settlements = [settled] if settled else await settle.accept_all(tx, outcomes, indexes, finished)
+                if claims is None:
+                    claims = await claim_jobs(tx, request)
+                elif claims:
+                    tx.forms["claim plain"] += 1
+                return settlements, claims
         if alone:
             settlements = await settle.settle_alone(tx, outcomes)
         else:

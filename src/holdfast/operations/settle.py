@@ -14,6 +14,7 @@ from holdfast.domain.claims import (
     fence_of,
     job_id_of,
     number_of,
+    taken_with,
 )
 from holdfast.domain.job import JobRow, job_of, row_of
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, children_of
@@ -43,7 +44,7 @@ async def settle_alone(
 ) -> list[Settlement]:
     """Settle as `settle_jobs` does; the only outcome is a plain success."""
     finished = await tx.finish_held(outcomes)
-    if settled := _accept_one(tx, *outcomes[0], finished):
+    if settled := accept_one(tx, *outcomes[0], finished):
         return [settled]
     done = await accept_finished(tx, outcomes, dict.fromkeys(finished.jobs, 0), finished)
     return await _settle_others(tx, outcomes, done, routing)
@@ -156,16 +157,35 @@ def plain_indexes(outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> dict[int,
     return indexes
 
 
-def _accept_one(
+def accept_one(
     tx: StoreTransaction, claim: Claim, checked: CheckedOutcome, finished: FinishedJobs
 ) -> Settlement | None:
     """Return the settlement of a job that a plain form has finished; None if it has not, or others depend on it."""
-    row = finished.jobs.get(number_of(claim))
+    now, jobs = finished
+    row = jobs.get(number_of(claim))
     if row is None or row[-1]:
         return None
     tx.topics.add(notifications.JOB_TOPIC + job_id_of(claim))
-    _count(tx, (claim,), finished.at)
-    return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, finished.at))
+    tx.forms["settle plain"] += 1
+    (taken, taken_row), ended, now_ms = taken_with(claim), tx.rollups.ended, now.wall_ms
+    if taken is not None:
+        ended.append(taken.one_done_at(taken_row, now_ms))
+    else:
+        ended += ends_if_done((claim,), now_ms)
+    if len(ended) > tx.rollups.LONG:
+        tx.rollups.fold()
+    return accepted(claim, partial(transitions.succeeded_job, row[:-1], checked, now))
+
+
+async def accept_all(
+    tx: StoreTransaction,
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
+    indexes: dict[int, int] | None,
+    finished: FinishedJobs,
+) -> list[Settlement]:
+    """Return the settlements of jobs that a plain form has finished, all of them; a single one needs no indexes."""
+    done = await accept_finished(tx, outcomes, indexes or dict.fromkeys(finished.jobs, 0), finished)
+    return [done[index] for index in range(len(outcomes))]
 
 
 async def accept_finished(

@@ -59,8 +59,8 @@ class PlainForms(ABC):
 
     resent: bool = False
     """Whether an earlier run of the operation may have committed; only an engine that can lose a reply sets it."""
-    fuses: bool = False
-    """Whether the engine has a plain form that settles and claims."""
+    fuses_max: int = 0
+    """How many jobs the engine's plain form that settles and claims takes at most; 0 if it has none."""
     forms: Counter[Form]
     """What this process has done with this store, by form; operations add to it."""
 
@@ -88,10 +88,11 @@ class PlainForms(ABC):
         settlements: Sequence[tuple[Claim, outcomes.CheckedOutcome]],
         started: Sequence[JobFence],
         request: ClaimRequest,
-    ) -> tuple[FinishedJobs, list[Claim]] | None:
+    ) -> tuple[FinishedJobs, list[Claim] | None] | None:
         """Finish jobs as `finish_held` does, all of them, acknowledge *started*, and claim, in one plain form.
 
-        Return None, with nothing written, if there is none.
+        Return None, with nothing written, if there is none. An engine may finish the jobs and leave the claim to
+        other forms: then the claims are None.
         """
         return None
 

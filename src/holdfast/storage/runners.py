@@ -49,6 +49,12 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("an operation suspended in a sync transaction")
 
 
+P = ParamSpec("P")
+
+Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, Any, T]]
+"""A store operation, without its arguments after the transaction."""
+
+
 class WithdrawnError(Exception):
     """The caller was gone before the transaction began; nothing was done."""
 
@@ -56,12 +62,20 @@ class WithdrawnError(Exception):
 class UndoableWrite(Generic[T]):
     """One write, whether it has begun, and its result, even if the caller never receives it."""
 
-    __slots__ = ("_abandoned", "_decision", "_operation", "_request", "_results", "_undo")
+    __slots__ = ("_abandoned", "_arguments", "_decision", "_function", "_options", "_results", "_undo")
 
-    def __init__(self, operation: store.Operation[T], undo: Undo[T], request: object) -> None:
-        self._operation = operation
+    def __init__(
+        self,
+        undo: Undo[T],
+        function: Function[..., T],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> None:
         self._undo = undo
-        self._request = request
+        self._function = function
+        self._arguments = arguments
+        """The arguments after the transaction; the last is the request."""
+        self._options = options
         self._decision: dict[str, bool] = {}
         self._abandoned = False
         self._results: list[T] = []
@@ -72,7 +86,7 @@ class UndoableWrite(Generic[T]):
         if self._abandoned or not self._decision.setdefault("begun", True):
             raise WithdrawnError
         self._results.clear()
-        result = await self._operation(tx)
+        result: T = await self._function(tx, *self._arguments, **self._options)
         self._results.append(result)
         return result
 
@@ -84,7 +98,7 @@ class UndoableWrite(Generic[T]):
     async def _run_undo(self, tx: StoreTransaction) -> None:
         """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""
         # A plain form commits before its result is here: an interrupt may come in between.
-        await self._undo(tx, self._results[0] if self._results else None, self._request)
+        await self._undo(tx, self._results[0] if self._results else None, self._arguments[-1])
 
     # --- sync ------------------------------------------------------------------------------------------------------
 
@@ -143,12 +157,6 @@ class UndoableWrite(Generic[T]):
 
 def _log_failure(error: errors.HoldfastError) -> None:
     log.warning("a cancelled claim could not be released and will expire: %s", error)
-
-
-P = ParamSpec("P")
-
-Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, Any, T]]
-"""A store operation, without its arguments after the transaction."""
 
 
 async def append_counted(tx: StoreTransaction, counted: Rollup) -> None:
@@ -282,7 +290,7 @@ class SyncLeasing:
         if self._target.translate is not None:
             translated = self._target.translate(function)
             return self._target.write(lambda tx: translated(tx, *args, **kwargs))  # type: ignore[no-any-return]
-        write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo, args[-1])
+        write = UndoableWrite(undo, function, args, kwargs)
         self._newest = write
         return self._target.write(write.run)
 
@@ -308,7 +316,7 @@ class AsyncLeasing:
             translated = self._target.translate(function)
             return await self._target.write_async(lambda tx: translated(tx, *args, **kwargs))
         # Only an await can be cancelled, and the call awaits nothing after the lease.
-        return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo, args[-1]).run_async(self._target)
+        return await UndoableWrite(undo, function, args, kwargs).run_async(self._target)
 
     def __enter__(self) -> AsyncLeasing:
         return self

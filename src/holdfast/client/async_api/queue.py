@@ -468,14 +468,14 @@ class AsyncQueue(AsyncJobMethods, AsyncJobReads, AsyncContentReads, AsyncTaskHos
         started: Sequence[claim_rules.JobFence],
         request: claim_rules.ClaimRequest,
     ) -> tuple[list[Settlement], list[Claim]]:
-        *before, last = settle_operations.divide_settlements(outcomes)
         settled: list[Settlement] = []
-        for part in before:
-            settled += await self._runner.write(settle_operations.settle_jobs, part)
-        newest, claims = await leasing.lease(
-            claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim, last, started, request
-        )
-        return settled + newest, claims
+        if len(outcomes) > 1:
+            *before, outcomes = settle_operations.divide_settlements(outcomes)
+            for part in before:
+                settled += await self._runner.write(settle_operations.settle_jobs, part)
+        undo, operation = claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim
+        newest, claims = await leasing.lease(undo, operation, outcomes, started, request)
+        return settled + newest if settled else newest, claims
 
     async def _claim(
         self, leasing: AsyncLeasing, request: claim_rules.ClaimRequest, *, claimed_nothing: bool = False

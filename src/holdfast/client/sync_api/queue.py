@@ -465,14 +465,14 @@ class Queue(JobMethods, JobReads, ContentReads, SyncTaskHost):
         started: Sequence[claim_rules.JobFence],
         request: claim_rules.ClaimRequest,
     ) -> tuple[list[Settlement], list[Claim]]:
-        *before, last = settle_operations.divide_settlements(outcomes)
         settled: list[Settlement] = []
-        for part in before:
-            settled += self._runner.write(settle_operations.settle_jobs, part)
-        newest, claims = leasing.lease(
-            claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim, last, started, request
-        )
-        return settled + newest, claims
+        if len(outcomes) > 1:
+            *before, outcomes = settle_operations.divide_settlements(outcomes)
+            for part in before:
+                settled += self._runner.write(settle_operations.settle_jobs, part)
+        undo, operation = claim_operations.undo_settle_and_claim, claim_operations.settle_and_claim
+        newest, claims = leasing.lease(undo, operation, outcomes, started, request)
+        return settled + newest if settled else newest, claims
 
     def _claim(
         self, leasing: SyncLeasing, request: claim_rules.ClaimRequest, *, claimed_nothing: bool = False

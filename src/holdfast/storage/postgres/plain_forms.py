@@ -525,6 +525,11 @@ class LeasedJobs:
         """Return what is counted of jobs that are done."""
         return count_done(map(_route_and_due_time, rows), self._routes, self._now.wall_ms, now_ms)
 
+    def one_done_at(self, row: Row, now_ms: int) -> CountedEnd:
+        """Return the same for one of them."""
+        [counted] = self.done_at((row,), now_ms)
+        return counted
+
 
 _route_and_due_time: Final = itemgetter(_ROUTE, _DUE)
 

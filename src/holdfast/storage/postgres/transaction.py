@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.domain import new_job, outcomes, results, routing, transitions
+from holdfast.domain import limits, new_job, outcomes, results, routing, transitions
 from holdfast.domain.backoff import RetryPolicy
 from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Note
 from holdfast.domain.clock import Now
@@ -169,7 +169,7 @@ class PostgresTransaction(SendingTransaction):
     """
 
     __slots__ = ("_composed", "_state", "interrupt", "resent")
-    fuses = True
+    fuses_max = limits.SETTLE_MANY_MAX
 
     def __init__(
         self,

@@ -243,6 +243,7 @@ class AioSqliteTransaction(transaction.SqliteTransaction):
     """An open transaction on a connection of aiosqlite."""
 
     __slots__ = ()
+    fuses_max = 0
 
     async def _send_many(self, name: QueryName, rows: Sequence[Row]) -> int:
         self._observe(name)

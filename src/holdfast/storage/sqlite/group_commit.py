@@ -267,13 +267,12 @@ class GroupWriter:
     def _lead(self, ticket: Ticket) -> None:
         """Run *ticket* and queued operations in one transaction, complete all of them, and pass the lead on."""
         self._group, self._commit_sent, self._all_decided = [ticket], False, False
-        topics: set[str] = set()
         try:
             cursor = self._lock_and_open()
-            if not self._run_members(cursor, topics):
+            topics = self._run_members(cursor)
+            if topics is None:
                 self._roll_back()
-                topics.clear()
-                self._run_members(cursor, topics, separately=True)
+                topics = self._run_members(cursor, separately=True) or set()
             if cursor.connection.in_transaction:
                 self._commit(cursor, topics)
             else:
@@ -282,15 +281,17 @@ class GroupWriter:
             self._set_errors(ticket, error)
         self._finish(ticket)
 
-    def _run_members(self, cursor: sqlite3.Cursor, topics: set[str], *, separately: bool = False) -> bool:
-        """Run the group and queued operations, which join it.
+    def _run_members(self, cursor: sqlite3.Cursor, *, separately: bool = False) -> set[str] | None:
+        """Run the group and queued operations, which join it; return their topics.
 
         If an operation fails its writes are rolled back; with *separately*, other members of the group are never
-        affected. Return False if one has failed and its writes could not be told from those of others.
+        affected. Return None if one has failed and its writes could not be told from those of others.
         """
         group, opened, tx, deadline = self._group, cursor.connection, self._tx, 0.0
+        topics: set[str] = set()
         for member in group:
-            assert member.operation is not None  # noqa: S101  # only operations are taken into a group
+            operation = member.operation
+            assert operation is not None  # noqa: S101  # only operations are taken into a group
             # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
             member.result = member.error = None
             first = not opened.in_transaction
@@ -301,8 +302,8 @@ class GroupWriter:
             changes = 0 if first else opened.total_changes
             tx.topics = set()
             try:
-                member.result = runners.run_sync(member.operation(tx))
-                topics |= tx.topics
+                member.result = runners.run_sync(operation(tx))
+                topics = topics | tx.topics if topics else tx.topics
             except Exception as error:
                 if not opened.in_transaction:
                     # SQLite rolled back the whole transaction, including the writes of other members.
@@ -313,7 +314,7 @@ class GroupWriter:
                 elif separately:
                     cursor.execute(_SAVEPOINT_UNDO)
                 elif opened.total_changes != changes:
-                    return False
+                    return None
             if separately and not first:
                 cursor.execute(_SAVEPOINT_KEEP)
             if self._queue.queue and member is group[-1] and len(group) < _GROUP_MAX:
@@ -321,7 +322,7 @@ class GroupWriter:
                 if time.monotonic() <= deadline:
                     # The loop goes on with it.
                     self._queue.take_next(group)
-        return True
+        return topics
 
     def _set_errors(self, leader: Ticket, error: Exception) -> None:
         """Set a store error for all members of the group; any other error is raised in the leader only."""
@@ -431,7 +432,8 @@ class GroupWriter:
             fork_safety.refuse_inherited(self._process)
         # As late as possible: a caller's transaction may have been open for a long time.
         self._connector.check_unmoved()
-        self._observe("commit")
+        observe = self._observe
+        observe("commit")
         self._commit_sent = True
         try:
             cursor.execute("commit")
@@ -446,7 +448,7 @@ class GroupWriter:
                 ) from error
             raise translate(error) from error
         self._notify_listeners(topics)
-        self._observe("committed")
+        observe("committed")
 
     def _roll_back(self) -> None:
         try:

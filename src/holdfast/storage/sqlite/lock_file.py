@@ -63,7 +63,7 @@ class LockFile:
 
         If an exception interrupts the call, the caller must call `unlock`.
         """
-        if self.is_awaited:
+        if self._slots[_AWAITED_SLOT] and self.is_awaited:
             self._let_others_pass()
         try:
             if self._lock_thread is None or not self._lock_thread.pending:

@@ -1,6 +1,7 @@
 """The narrow row of a job: its columns in the order of the statements, and the values that few jobs have."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.job import STATE_NUMBERS, Job, JobRow, job_of
 from holdfast.domain.lazy_rows import LazyRow, UsualColumns
 from holdfast.domain.new_job import CheckedJob, JobSettings, NewRow, times_of
-from holdfast.domain.rollups import CountedEnd
+from holdfast.domain.rollups import CountedEnd, Ended
 from holdfast.domain.routing import RoutingTable, fair_key_of
 from holdfast.storage import notifications
 from holdfast.storage.query_names import QueryName
@@ -22,6 +23,7 @@ PAYLOAD_CHARS_MAX: Final = 1_024
 """Larger payloads are stored apart."""
 _READY, _SCHEDULED = STATE_NUMBERS["ready"], STATE_NUMBERS["scheduled"]
 
+_new_tuple: Final = tuple.__new__
 PACKED: Final = 9
 """The index, in a row of a plain claim, of the column with the values that few jobs have; null for the others."""
 
@@ -97,7 +99,8 @@ def extra_of(job: JobRow) -> str | None:
     )
 
 
-class PlainInsert(NamedTuple):
+@dataclass(slots=True)
+class PlainInsert:
     """What plain new jobs with the same settings have in common, by one routing."""
 
     settings: JobSettings
@@ -108,6 +111,14 @@ class PlainInsert(NamedTuple):
     timed: bool
     """Whether it may be due later, or has a deadline."""
     tagged: bool
+
+    def due(self) -> tuple[str, Row]:
+        """Return the statement for a job that is due and whose payload is in its row, with its values.
+
+        These are what follows the version of the routing, the id, the payload and twice the time.
+        """
+        text, bound = sql.with_nulls(sql.QUERIES["job_insert_plain"], ("", "", "", 0, 0, None, *self.values))
+        return text, bound[5:]
 
     def values_at(self, now: Now) -> Row:
         """Return the values of `job_insert_plain` from the time on."""
@@ -309,6 +320,12 @@ class PlainClaim:
         """Return what is counted of jobs that are done."""
         return count_done(map(_route_and_due_time, rows), self.routing.by_number, self.now.wall_ms, now_ms)
 
+    def one_done_at(self, row: Row, now_ms: int) -> CountedEnd:
+        """Return the same for one of them."""
+        lane, kind, *_ = self.routing.by_number[row[8]].key
+        started_ms = self.now.wall_ms
+        return _new_tuple(Ended, (lane, kind, "done", started_ms - row[6], now_ms - started_ms)), 1
+
 
 _route_and_due_time: Final = itemgetter(8, 6)
 
@@ -340,17 +357,17 @@ def claims_of(claimed: PlainClaim, rows: Sequence[Row]) -> list[Claim]:
 class ClaimedRow(LazyRow):
     """The row of a job after a plain claim; *row* is what the claim has read, `transitions.claim` makes the rest."""
 
-    __slots__ = ("_claim", "_index", "_row")
+    __slots__ = ("_claim", "_index", "_row", "payload_json")
 
     def __init__(self, claim: PlainClaim, row: Row, index: int) -> None:
         self._claim = claim
         self._row = row
         self._index = index
+        self.payload_json = row[5]
 
     seq = property(lambda self: self._row[1])
     id = property(lambda self: self._row[2])
     tenant = property(lambda self: self._row[3])
-    payload_json = property(lambda self: self._row[5])
     priority = property(lambda self: self._row[4])
     suspect = property(lambda self: 0 if self._row[PACKED] is None else seldom(self._row).suspect)
     due_at_ms = property(lambda self: self._row[6])
