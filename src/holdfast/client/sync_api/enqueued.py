@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.domain import errors
 from holdfast.domain.job import Job
+from holdfast.domain.results import NewJobs, StoredJob
 from holdfast.domain.validation import Duration
 
 if TYPE_CHECKING:
@@ -73,3 +74,10 @@ class Enqueued(EnqueuedData, Generic[R_co]):
 
 enqueued_of: Callable[[JobMethods, Job, bool], Enqueued[Any]] = Enqueued  # type: ignore[assignment]
 """Returns what `enqueue` of a queue or transaction returns for a job, and whether the call created the job."""
+
+
+def all_enqueued(queue: JobMethods, stored: Sequence[StoredJob]) -> list[Enqueued[Any]]:
+    """Return what `enqueue_many` returns for the jobs of one call."""
+    if isinstance(stored, NewJobs):
+        return [enqueued_of(queue, job, True) for job in stored.jobs]  # noqa: FBT003
+    return [enqueued_of(queue, one.job, one.created) for one in stored]
