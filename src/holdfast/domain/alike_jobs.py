@@ -32,7 +32,9 @@ class AlikeJobs(Sequence[new_job.CheckedJob]):
             yield new(new_job.CheckedJob, (job_id, settings, payload, *others))
 
     def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
+        if isinstance(index, slice):
+            return AlikeJobs(self.model, self.ids[index], self.payloads[index])
+        return self.model._replace(id=self.ids[index], payload_json=self.payloads[index])
 
     def stored(self, seqs: Sequence[int], fair_key: str, now: Now) -> list[Job]:
         """Return the jobs as they are stored at *now* with these numbers."""

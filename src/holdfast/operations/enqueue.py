@@ -92,7 +92,7 @@ async def enqueue_jobs(
     """
     if not checked_jobs:
         return []
-    index = 0
+    checked_jobs, index = list(checked_jobs), 0
     try:
         is_plain = all(map(new_jobs.is_plain, checked_jobs))
         shared = [] if is_plain else [new for new in checked_jobs if is_shared(new)]
