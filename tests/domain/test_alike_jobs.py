@@ -102,7 +102,8 @@ def test_their_rows_are_those_of_single_jobs() -> None:
         assert isinstance(one, LazyRow)
         assert isinstance(other, LazyRow)
         assert one.usual() == other.usual() is not None
-    assert jobs == expected
+    assert list(jobs) == expected
+    assert jobs[0] is jobs[0]
 
 
 def test_validated_jobs_are_alike_if_only_ids_and_payloads_differ() -> None:

@@ -22,7 +22,7 @@ def with_codec(result: T, codec: Codec) -> T:
         case results.JobPage():
             with_codec(result.jobs, codec)
         case results.NewJobs():
-            with_codec(result.jobs, codec)
+            with_codec(list(result.jobs), codec)
         case list() | tuple():
             for one in result:
                 with_codec(one, codec)

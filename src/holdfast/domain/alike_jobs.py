@@ -7,8 +7,7 @@ from typing import Any
 
 from holdfast.domain import limits, new_job, strict_json
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job, JobRow, job_of
-from holdfast.domain.lazy_rows import LazyRow, UsualColumns
+from holdfast.domain.job import Job, job_of
 from holdfast.domain.strict_json import Json
 
 
@@ -36,39 +35,35 @@ class AlikeJobs(Sequence[new_job.CheckedJob]):
             return AlikeJobs(self.model, self.ids[index], self.payloads[index])
         return self.model._replace(id=self.ids[index], payload_json=self.payloads[index])
 
-    def stored(self, seqs: Sequence[int], fair_key: str, now: Now) -> list[Job]:
+    def stored(self, seqs: Sequence[int], fair_key: str, now: Now) -> Sequence[Job]:
         """Return the jobs as they are stored at *now* with these numbers."""
-        shared = (self.model, fair_key, now)
-        rows = zip(self.ids, self.payloads, seqs, strict=True)
-        return [job_of(_AlikeRow(job_id, payload, seq, shared)) for job_id, payload, seq in rows]
+        return _NewAlike(self, seqs, fair_key, now)
 
 
-class _AlikeRow(LazyRow):
-    """The row of a new job, made from what it has in common with others: one of them, its fairness key, the time."""
+class _NewAlike(Sequence[Job]):
+    """Such jobs after they were stored; each is made when it is first read."""
 
-    __slots__ = ("_shared", "id", "payload_json", "seq")
+    __slots__ = ("_fair_key", "_made", "_new", "_now", "_seqs")
 
-    def __init__(self, job_id: str, payload_json: str, seq: int, shared: tuple[new_job.CheckedJob, str, Now]) -> None:
-        self.id = job_id
-        self.payload_json = payload_json
-        self.seq = seq
-        self._shared = shared
+    def __init__(self, new: AlikeJobs, seqs: Sequence[int], fair_key: str, now: Now) -> None:
+        self._new = new
+        self._seqs = seqs
+        self._fair_key = fair_key
+        self._now = now
+        self._made: dict[int, Job] = {}
 
-    kind = property(lambda self: self._shared[0].settings.route.kind)
-    lane = property(lambda self: self._shared[0].settings.route.lane)
-    tenant = property(lambda self: self._shared[0].settings.tenant)
+    def __len__(self) -> int:
+        return len(self._seqs)
 
-    def _row(self) -> new_job.NewRow:
-        model, fair_key, now = self._shared
-        return new_job.NewRow(model._replace(id=self.id, payload_json=self.payload_json), self.seq, fair_key, now)
-
-    def make(self) -> JobRow:
-        """Return the row."""
-        return self._row().make()
-
-    def usual(self) -> UsualColumns | None:
-        """Return the columns of a job without options."""
-        return self._row().usual()
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        if (made := self._made.get(place)) is None:
+            row = new_job.NewRow(self._new[place], self._seqs[place], self._fair_key, self._now)
+            # Another thread may make it at the same time.
+            made = self._made.setdefault(place, job_of(row))
+        return made
 
 
 def check_alike(kind: str, payloads: Sequence[Json], fresh_ids: Sequence[str]) -> AlikeJobs | None:

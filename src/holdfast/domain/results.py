@@ -31,7 +31,7 @@ class NewJobs(Sequence[StoredJob]):
 
     __slots__ = ("jobs",)
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class NewJobs(Sequence[StoredJob]):
 
     def __getitem__(self, index: Any) -> Any:
         found = self.jobs[index]
-        return NewJobs(found) if isinstance(found, list) else StoredJob(found, created=True)
+        return NewJobs(found) if isinstance(index, slice) else StoredJob(found, created=True)
 
 
 class JobFilter(NamedTuple):

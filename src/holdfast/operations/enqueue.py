@@ -39,7 +39,7 @@ def _stored_new(job: Job) -> StoredJob:
 
 
 def _stored_plain(
-    tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], jobs: list[Job]
+    tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], jobs: Sequence[Job]
 ) -> Sequence[StoredJob]:
     """Count jobs that a plain form has stored, and return the result."""
     if isinstance(checked_jobs, AlikeJobs):

@@ -126,7 +126,7 @@ async def insert(tx: PlainTransaction, memory: StoreMemory, new: new_job.Checked
 
 async def insert_alike(
     tx: PlainTransaction, memory: StoreMemory, jobs: Sequence[new_job.CheckedJob]
-) -> list[Job] | None:
+) -> Sequence[Job] | None:
     """Store jobs as `insert` does, all or none, if they differ only in id and payload."""
     together = alike_jobs.as_alike(jobs)
     found = None if together is None else _alike(tx, memory, together.model)

@@ -267,7 +267,7 @@ class PostgresTransaction(SendingTransaction):
         """Store one job in a transaction of one statement, if the cached routing is current."""
         return await plain_forms.insert(self, self._state, new) if self.may_be_plain else None
 
-    async def insert_alike(self, jobs: Sequence[CheckedJob]) -> list[Job] | None:
+    async def insert_alike(self, jobs: Sequence[CheckedJob]) -> Sequence[Job] | None:
         """Store jobs that differ only in id and payload in one statement, if the cached routing is current."""
         return await plain_forms.insert_alike(self, self._state, jobs) if self.may_be_plain else None
 
