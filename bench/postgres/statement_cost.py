@@ -76,8 +76,10 @@ class StatementsSession(Session):
         return [self._statement("job_insert_plain", values)]
 
     def _bulk(self, numbers: range) -> Sequence[Statement]:
-        values = {"ids": ids.job_ids(len(numbers)), "payloads": list(map(as_text, numbers)), "clock_ms": None}
-        return [self._statement("jobs_insert_alike", {**self._common, **values})]
+        arrays = map(binding.text_array, (ids.job_ids(len(numbers)), list(map(as_text, numbers))))
+        values = {**dict(zip(("ids", "payloads"), arrays, strict=True)), "clock_ms": None}
+        text, bound, _ = self._statement("jobs_insert_alike", {**self._common, **values})
+        return [Statement(text, bound, [*(0 for _ in bound[:-2]), 1, 1])]
 
     def _store_each(self, made: Sequence[Sequence[Statement]]) -> None:
         for one in made:

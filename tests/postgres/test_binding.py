@@ -1,7 +1,8 @@
-"""Values as the text of arrays."""
+"""Values as arrays: as text, or in binary format."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
@@ -30,6 +31,13 @@ def test_the_server_reads_what_was_sent(url: str, values: list[Any], type_name: 
         for text in (binding.array(values), binding.column(values)):
             query = f"select %s::{type_name}[]"
             assert connection.execute(query.encode(), [text]).fetchone() == (values,)
+
+
+@pytest.mark.parametrize("values", [TEXTS, ["only"], [], ["x" * 70_000]])
+def test_the_server_reads_a_binary_array(url: str, values: list[str]) -> None:
+    with psycopg.connect(url) as connection:
+        found = connection.pgconn.exec_params(b"select to_json($1::text[])", [binding.text_array(values)], None, [1])
+    assert json.loads(found.get_value(0, 0) or b"") == values
 
 
 @pytest.mark.parametrize("values", [["a", "b\0c"], ["\0"], ["a\0", "b"]])

@@ -21,6 +21,8 @@ def with_codec(result: T, codec: Codec) -> T:
             with_codec(result.entries, codec)
         case results.JobPage():
             with_codec(result.jobs, codec)
+        case results.NewJobs():
+            with_codec(list(result.jobs), codec)
         case list() | tuple():
             for one in result:
                 with_codec(one, codec)

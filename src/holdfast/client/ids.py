@@ -11,27 +11,25 @@ from typing import Final
 from holdfast.domain import new_job
 from holdfast.storage import randomness
 
+_OWN_DIGITS: Final = 12
+
 
 def job_id() -> str:
     """Return the id of a new job: a UUIDv7."""
     return new_job.uuid7(time.time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))
 
 
-# The first digit of the fourth group of a UUID, from a random one.
-_VARIANTS: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
-
-
 def job_ids(count: int) -> list[str]:
-    """Return the ids of new jobs in ascending order, in less than half of the time that single ones take.
+    """Return the ids of new jobs in ascending order, in a third of the time that single ones take.
 
-    In order they fill the pages of an index one after the other.
+    In order they fill the pages of an index one after the other. They differ in their last 48 random bits.
     """
-    now = f"{time.time_ns() // 1_000_000:012x}"
-    start, digits = f"{now[:8]}-{now[8:]}-7", f"{randomness.RANDOM.getrandbits(80 * count):0{20 * count}x}"
-    return sorted(
-        f"{start}{digits[i : i + 3]}-{_VARIANTS[digits[i + 3]]}{digits[i + 4 : i + 7]}-{digits[i + 7 : i + 19]}"
-        for i in range(0, 20 * count, 20)
-    )
+    first = new_job.uuid7(time.time_ns() // 1_000_000, randomness.RANDOM.getrandbits(74))[:-_OWN_DIGITS]
+    while True:
+        digits = f"{randomness.RANDOM.getrandbits(4 * _OWN_DIGITS * count):0{_OWN_DIGITS * count}x}"
+        found = {first + digits[start : start + _OWN_DIGITS] for start in range(0, _OWN_DIGITS * count, _OWN_DIGITS)}
+        if len(found) == count:
+            return sorted(found)
 
 
 def lease_token() -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from holdfast.client import ids
-from holdfast.domain import artifacts, errors, failures, groups, limits, new_job, results, validation
+from holdfast.domain import alike_jobs, artifacts, errors, failures, groups, limits, new_job, results, validation
 from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.job import STATES, Job, State
 from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome, check_plain, children_of
@@ -22,36 +22,54 @@ def not_connected(function: str) -> errors.InvalidInput:
     return errors.InvalidInput("store", f'a queue is opened by path or URL; write holdfast.{function}("jobs.db")')
 
 
-def jobs(values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None = None) -> list[new_job.CheckedJob]:
+def jobs(
+    values: Sequence[new_job.JobLike], tasks: TaskTable, parent: Job | None = None
+) -> Sequence[new_job.CheckedJob]:
     """Return the jobs of one call, validated, or raise `InvalidInput` that names the invalid one.
 
     The options of *tasks* are the defaults for jobs of their kinds. *parent* is the job whose handler enqueues them.
     """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
-    checked_jobs: list[new_job.CheckedJob] = []
     fresh_ids = ids.job_ids(len(values))
-    chars = 0
-    for index, new in enumerate(values):
-        try:
-            if type(new) is dict and len(new) == 2 and _is_bare(new, tasks):
-                checked = new_job.check_new(new["kind"], new["payload"], fresh_ids[index])
-            else:
-                checked = new_job.check_job(tasks.complete(new), fresh_id=fresh_ids[index])
-        except errors.InvalidInput as error:
-            raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem, error.limit) from None
-        checked_jobs.append(checked)
-        chars += len(checked.payload_json)
-        if checked.artifacts:
-            chars += artifacts.direct_size(checked.artifacts)
+    checked_jobs: Sequence[new_job.CheckedJob]
+    if (alike := _check_bare(values, tasks, fresh_ids)) is not None:
+        checked_jobs, chars = alike, sum(map(len, alike.payloads))
+    else:
+        checked_jobs = [_check_one(new, tasks, fresh_ids[index], index) for index, new in enumerate(values)]
+        chars = sum(len(new.payload_json) + artifacts.direct_size(new.artifacts) for new in checked_jobs)
     # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
         _refuse_large_payloads(checked_jobs)
     return checked_jobs if parent is None else children_of(parent, checked_jobs)
 
 
-def _is_bare(new: Mapping[str, Any], tasks: TaskTable) -> bool:
-    """Return whether a job has a kind without a task and a payload, and nothing else, as many jobs of a call do."""
-    return "payload" in new and type(kind := new.get("kind")) is str and kind not in tasks.by_kind
+def _check_bare(
+    values: Sequence[new_job.JobLike], tasks: TaskTable, fresh_ids: Sequence[str]
+) -> alike_jobs.AlikeJobs | None:
+    """Return jobs that are dicts of one kind and a payload, as those of most calls are; None for any others."""
+    kind = values[0].get("kind") if values and type(values[0]) is dict else None
+    if type(kind) is not str or kind in tasks.by_kind:
+        return None
+    payloads = []
+    for new in values:
+        if type(new) is not dict or len(new) != 2:
+            return None
+        named = new.get("kind")
+        if "payload" not in new or (named is not kind and (type(named) is not str or named != kind)):
+            return None
+        payloads.append(new["payload"])
+    try:
+        return alike_jobs.check_alike(kind, payloads, fresh_ids)
+    except errors.InvalidInput:
+        # To be named by the index of its job.
+        return None
+
+
+def _check_one(new: new_job.JobLike, tasks: TaskTable, fresh_id: str, index: int) -> new_job.CheckedJob:
+    try:
+        return new_job.check_job(tasks.complete(new), fresh_id=fresh_id)
+    except errors.InvalidInput as error:
+        raise errors.InvalidInput(f"jobs[{index}].{error.field}", error.problem, error.limit) from None
 
 
 def _refuse_large_payloads(checked_jobs: Sequence[new_job.CheckedJob]) -> None:

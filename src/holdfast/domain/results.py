@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import validation
 from holdfast.domain.failures import FailureClass
@@ -24,6 +24,22 @@ class StoredJob:
     """The job as it is stored."""
     created: bool
     """Whether the call created the job; false if it found a duplicate."""
+
+
+class NewJobs(Sequence[StoredJob]):
+    """The jobs of an enqueue that has created all of them."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.jobs[index]
+        return NewJobs(found) if isinstance(index, slice) else StoredJob(found, created=True)
 
 
 class JobFilter(NamedTuple):

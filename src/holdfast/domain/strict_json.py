@@ -8,7 +8,7 @@ value walked to find and name the invalid part.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.domain import errors, limits
@@ -69,17 +69,32 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
     return text
 
 
+def encode_usual(values: Sequence[Json], bytes_max: int) -> list[str] | None:
+    """Return the text of each value as `encode` does, in less time; None if a value is long, unusual or invalid."""
+    try:
+        texts = [_joined(_parts(value, 0)) for value in values]
+        joined = _joined(texts)
+        joined.encode()  # which refuses half of a surrogate pair
+    except (ValueError, TypeError, RecursionError):
+        return None
+    # A character takes at most four bytes, and what is shorter than the longest integer contains none that is longer.
+    short = max(map(len, texts), default=0) <= min(bytes_max // 4, limits.INTEGER_DIGITS_MAX)
+    return texts if short and "\\u0000" not in joined and all(map(_is_plain, values)) else None
+
+
 def _is_plain(value: Json, levels: int = 3) -> bool:
     """Return whether *value* has plain values in a few levels of dicts and lists, which always round-trips."""
+    # In loops: for the few items of most values, functions for all of them take longer.
     if type(value) is dict:
-        # In a loop: for the few names of most values, a function for all of them takes longer.
-        for name in value:
+        for name, item in value.items():
             if type(name) is not str:
                 return False
-        value = value.values()
-    elif type(value) is not list:
+            if type(item) not in _PLAIN and (levels == 0 or not _is_plain(item, levels - 1)):
+                return False
+        return True
+    if type(value) is not list:
         return type(value) in _PLAIN
-    for item in value:  # noqa: SIM110  # in two thirds of the time
+    for item in value:  # noqa: SIM110
         if type(item) not in _PLAIN and (levels == 0 or not _is_plain(item, levels - 1)):
             return False
     return True

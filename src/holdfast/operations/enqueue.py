@@ -15,11 +15,12 @@ from holdfast.domain import (
     transitions,
     validation,
 )
+from holdfast.domain.alike_jobs import AlikeJobs
 from holdfast.domain.claims import Claim
 from holdfast.domain.debounce import postponed
 from holdfast.domain.dependencies import Dependencies
 from holdfast.domain.job import HOLDING_KEY, Job, JobRow, job_of, row_of
-from holdfast.domain.results import StoredJob
+from holdfast.domain.results import NewJobs, StoredJob
 from holdfast.domain.routing import RouteKey, RoutingTable, fair_key_of
 from holdfast.operations import artifacts, back_pressure, dependencies, gates, session_enqueue, webhook_events
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
@@ -39,11 +40,14 @@ def _stored_new(job: Job) -> StoredJob:
 
 def _stored_plain(
     tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], jobs: Sequence[Job]
-) -> list[StoredJob]:
+) -> Sequence[StoredJob]:
     """Count jobs that a plain form has stored, and return the result."""
-    tx.rollups.arrived.extend(new.settings.route for new in checked_jobs)
+    if isinstance(checked_jobs, AlikeJobs):
+        tx.rollups.arrived += [checked_jobs.model.settings.route] * len(jobs)
+    else:
+        tx.rollups.arrived += [new.settings.route for new in checked_jobs]
     tx.forms["enqueue plain"] += len(jobs)
-    return [_stored_new(job) for job in jobs]
+    return NewJobs(jobs)
 
 
 async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJob:
@@ -65,7 +69,7 @@ async def enqueue_job(tx: StoreTransaction, new: new_job.CheckedJob) -> StoredJo
     return enqueued
 
 
-async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob]) -> list[StoredJob]:
+async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob]) -> Sequence[StoredJob]:
     """Store the jobs of one call as `enqueue_jobs` does, as the whole transaction."""
     found: dict[str, StoredJob] = {}
     if tx.resent:
@@ -80,7 +84,7 @@ async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.Chec
 
 async def enqueue_jobs(
     tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], field: str = "jobs"
-) -> list[StoredJob]:
+) -> Sequence[StoredJob]:
     """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
     If the call has several jobs, a `Refused` error names the job as an index of *field*; an `InvalidInput` error
@@ -88,7 +92,7 @@ async def enqueue_jobs(
     """
     if not checked_jobs:
         return []
-    index = 0
+    checked_jobs, index = list(checked_jobs), 0
     try:
         is_plain = all(map(new_jobs.is_plain, checked_jobs))
         shared = [] if is_plain else [new for new in checked_jobs if is_shared(new)]

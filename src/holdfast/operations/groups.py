@@ -47,7 +47,7 @@ async def get_overdue(
 
 async def add_members(
     tx: StoreTransaction, call: groups.GroupCall, members: Sequence[CheckedJob]
-) -> tuple[groups.JobGroup, list[StoredJob]]:
+) -> tuple[groups.JobGroup, Sequence[StoredJob]]:
     """Store jobs as members of a group, which is made unless there is one of its name; return it and the jobs.
 
     Raise `Conflict` if it is sealed. A call that is sent again adds nothing and returns no jobs.

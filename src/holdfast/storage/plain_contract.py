@@ -72,7 +72,7 @@ class PlainForms(ABC):
         """Store one job in a plain form and notify its lane; return None, with nothing written, if there is none."""
         return None
 
-    async def insert_alike(self, jobs: Sequence[new_job.CheckedJob]) -> list[Job] | None:
+    async def insert_alike(self, jobs: Sequence[new_job.CheckedJob]) -> Sequence[Job] | None:
         """Store jobs that differ only in id and payload, all or none, in a plain form; None if there is none."""
         return None
 

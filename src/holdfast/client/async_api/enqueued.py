@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.domain import errors
 from holdfast.domain.job import Job
+from holdfast.domain.results import NewJobs, StoredJob
 from holdfast.domain.validation import Duration
 
 if TYPE_CHECKING:
@@ -18,13 +19,27 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 # Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
-@dataclass(slots=True, repr=False, match_args=False, unsafe_hash=True)
+@dataclass(slots=True, repr=False, match_args=False, eq=False)
 class AsyncEnqueuedData:
-    """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
+    """What an enqueued job holds, with a generated constructor, which `enqueued_of` and `all_enqueued` call."""
 
-    _queue: AsyncJobMethods = field(compare=False)
-    _job: Job
+    _queue: AsyncJobMethods
+    _jobs: Sequence[Job]
+    """Its job, or those of its call, which may be made when they are read."""
+    _index: int
     _created: bool
+
+    @property
+    def _job(self) -> Job:
+        return self._jobs[self._index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AsyncEnqueuedData):
+            return NotImplemented
+        return (self._job, self._created) == (other._job, other._created)
+
+    def __hash__(self) -> int:
+        return hash((self._job, self._created))
 
 
 class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
@@ -70,5 +85,17 @@ class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
         return cast(R_co, self._queue._state.tasks.decode_result(job))
 
 
-enqueued_of: Callable[[AsyncJobMethods, Job, bool], AsyncEnqueued[Any]] = AsyncEnqueued  # type: ignore[assignment]
-"""Returns what `enqueue` of a queue or transaction returns for a job, and whether the call created the job."""
+_enqueued: Callable[[AsyncJobMethods, Sequence[Job], int, bool], AsyncEnqueued[Any]]
+_enqueued = AsyncEnqueued  # type: ignore[assignment]
+
+
+def enqueued_of(queue: AsyncJobMethods, stored: StoredJob) -> AsyncEnqueued[Any]:
+    """Return what `enqueue` of a queue or transaction returns."""
+    return _enqueued(queue, (stored.job,), 0, stored.created)
+
+
+def all_enqueued(queue: AsyncJobMethods, stored: Sequence[StoredJob]) -> list[AsyncEnqueued[Any]]:
+    """Return what `enqueue_many` returns."""
+    if isinstance(stored, NewJobs):
+        return [_enqueued(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
+    return [enqueued_of(queue, one) for one in stored]

@@ -14,7 +14,7 @@ from holdfast.client import validate_calls
 from holdfast.client.async_api import decoding
 from holdfast.client.async_api.admin import AsyncAdmin
 from holdfast.client.async_api.content import AsyncContentReads, AsyncContentWrites, AsyncUploads
-from holdfast.client.async_api.enqueued import AsyncEnqueued, enqueued_of
+from holdfast.client.async_api.enqueued import AsyncEnqueued, all_enqueued, enqueued_of
 from holdfast.client.async_api.groups import AsyncGroupBlock, AsyncGroups, new_block
 from holdfast.client.async_api.kinds import AsyncKinds
 from holdfast.client.async_api.lanes import AsyncLanes
@@ -105,7 +105,7 @@ class AsyncJobMethods(AsyncContentWrites):
             with state.enqueuing([checked]) as call:
                 stored = await self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
-        return enqueued_of(self, stored.job, stored.created)
+        return enqueued_of(self, stored)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[AsyncEnqueued[Any]]:
         """Store many jobs, all or none, and return them in order.
@@ -119,7 +119,7 @@ class AsyncJobMethods(AsyncContentWrites):
         else:
             with self._state.enqueuing(checked) as call:
                 call.answer = found = await self._runner.write(enqueue_operations.enqueue_many, call.jobs)
-        return [enqueued_of(self, stored.job, stored.created) for stored in found]
+        return all_enqueued(self, found)
 
     def group(
         self,

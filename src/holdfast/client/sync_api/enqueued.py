@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.domain import errors
 from holdfast.domain.job import Job
+from holdfast.domain.results import NewJobs, StoredJob
 from holdfast.domain.validation import Duration
 
 if TYPE_CHECKING:
@@ -19,13 +20,27 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 # Not frozen: properties without setters are read-only, and setting the slots directly makes construction cheaper.
-@dataclass(slots=True, repr=False, match_args=False, unsafe_hash=True)
+@dataclass(slots=True, repr=False, match_args=False, eq=False)
 class EnqueuedData:
-    """What an enqueued job holds, with a generated constructor, which `enqueued_of` calls."""
+    """What an enqueued job holds, with a generated constructor, which `enqueued_of` and `all_enqueued` call."""
 
-    _queue: JobMethods = field(compare=False)
-    _job: Job
+    _queue: JobMethods
+    _jobs: Sequence[Job]
+    """Its job, or those of its call, which may be made when they are read."""
+    _index: int
     _created: bool
+
+    @property
+    def _job(self) -> Job:
+        return self._jobs[self._index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EnqueuedData):
+            return NotImplemented
+        return (self._job, self._created) == (other._job, other._created)
+
+    def __hash__(self) -> int:
+        return hash((self._job, self._created))
 
 
 class Enqueued(EnqueuedData, Generic[R_co]):
@@ -71,5 +86,17 @@ class Enqueued(EnqueuedData, Generic[R_co]):
         return cast(R_co, self._queue._state.tasks.decode_result(job))
 
 
-enqueued_of: Callable[[JobMethods, Job, bool], Enqueued[Any]] = Enqueued  # type: ignore[assignment]
-"""Returns what `enqueue` of a queue or transaction returns for a job, and whether the call created the job."""
+_enqueued: Callable[[JobMethods, Sequence[Job], int, bool], Enqueued[Any]]
+_enqueued = Enqueued  # type: ignore[assignment]
+
+
+def enqueued_of(queue: JobMethods, stored: StoredJob) -> Enqueued[Any]:
+    """Return what `enqueue` of a queue or transaction returns."""
+    return _enqueued(queue, (stored.job,), 0, stored.created)
+
+
+def all_enqueued(queue: JobMethods, stored: Sequence[StoredJob]) -> list[Enqueued[Any]]:
+    """Return what `enqueue_many` returns."""
+    if isinstance(stored, NewJobs):
+        return [_enqueued(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
+    return [enqueued_of(queue, one) for one in stored]

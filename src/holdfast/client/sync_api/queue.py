@@ -17,7 +17,7 @@ from holdfast.client.queue_state import QueueState
 from holdfast.client.sync_api import decoding
 from holdfast.client.sync_api.admin import Admin
 from holdfast.client.sync_api.content import ContentReads, ContentWrites, Uploads
-from holdfast.client.sync_api.enqueued import Enqueued, enqueued_of
+from holdfast.client.sync_api.enqueued import Enqueued, all_enqueued, enqueued_of
 from holdfast.client.sync_api.groups import GroupBlock, Groups, new_block
 from holdfast.client.sync_api.kinds import Kinds
 from holdfast.client.sync_api.lanes import Lanes
@@ -106,7 +106,7 @@ class JobMethods(ContentWrites):
             with state.enqueuing([checked]) as call:
                 stored = self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
-        return enqueued_of(self, stored.job, stored.created)
+        return enqueued_of(self, stored)
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued[Any]]:
         """Store many jobs, all or none, and return them in order.
@@ -120,7 +120,7 @@ class JobMethods(ContentWrites):
         else:
             with self._state.enqueuing(checked) as call:
                 call.answer = found = self._runner.write(enqueue_operations.enqueue_many, call.jobs)
-        return [enqueued_of(self, stored.job, stored.created) for stored in found]
+        return all_enqueued(self, found)
 
     def group(
         self,

@@ -1,11 +1,17 @@
 """Convert values to the form in which they are sent to the server.
 
 Values are sent as text without a declared type: the statement determines the type of each value, and one plan serves
-all calls. A list becomes an array; a list of rows, or a dict of pairs, becomes one array per column.
+all calls. A list becomes an array; a list of rows, or a dict of pairs, becomes one array per column. Only the ids and
+payloads of an enqueue of many are sent in binary format, which takes both sides less time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from struct import Struct
+from typing import Any, Final
+
+# The header of an array in binary format: dimensions, whether it contains nulls, type, length, first index.
+_TEXT_ARRAY: Final = Struct("!iiIii")
+_TEXT_OID: Final = 25
 
 
 def bound(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,6 +57,15 @@ def array(values: Collection[Any]) -> str:
             escaped = joined.replace("\\", "\\\\").replace('"', '\\"')
             return '{"' + escaped.replace("\0", '","') + '"}'
     return "{" + ",".join(map(_element, values)) + "}"
+
+
+def text_array(values: Sequence[str]) -> bytes:
+    """Return *values* as an array in the server's binary format, whose values need no escapes."""
+    sent = bytearray(_TEXT_ARRAY.pack(1, 0, _TEXT_OID, len(values), 1))
+    for value in values:
+        text = value.encode()
+        sent += len(text).to_bytes(4, "big") + text
+    return bytes(sent)
 
 
 def column(values: Sequence[Any]) -> str:

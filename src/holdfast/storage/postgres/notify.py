@@ -5,12 +5,14 @@ and every wait also polls slowly.
 """
 
 import os
+import selectors
 import threading
 import time
 import weakref
 from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGconn
 
 from holdfast.domain.backoff import RetryPolicy
 from holdfast.storage import randomness
@@ -19,7 +21,6 @@ from holdfast.storage.postgres import commits
 from holdfast.storage.postgres.connection import with_defaults
 
 _LINGER_SECONDS = 2.0
-_POLL_SECONDS = 0.5
 _RECONNECTS = RetryPolicy(first=0.1, last=5.0)
 
 
@@ -57,11 +58,17 @@ class ServerNotifier(Notifier):
 
     def _serve(self, connection: psycopg.Connection[Any]) -> None:
         """Wake the listeners that notifications concern, until none has listened for a while."""
+        # Not by `connection.notifies`, which wakes ten times a second.
+        pgconn: PGconn = connection.pgconn
         idle_since: float | None = None
-        while idle_since is None or time.monotonic() - idle_since < _LINGER_SECONDS:
-            for notification in connection.notifies(timeout=_POLL_SECONDS):
-                self._publish_payload(notification.payload)
-            idle_since = None if self.topics() else idle_since or time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pgconn.socket, selectors.EVENT_READ)
+            while idle_since is None or time.monotonic() - idle_since < _LINGER_SECONDS:
+                if selector.select(_LINGER_SECONDS):
+                    pgconn.consume_input()
+                    while (notification := pgconn.notifies()) is not None:
+                        self._publish_payload(notification.extra.decode())
+                idle_since = None if self.topics() else idle_since or time.monotonic()
 
     def _publish_payload(self, payload: str) -> None:
         topics = self.topics()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import psycopg
 
-from holdfast.domain import limits, new_job, outcomes
+from holdfast.domain import alike_jobs, limits, new_job, outcomes
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import (
     Claim,
@@ -81,13 +81,13 @@ class PlainTransaction(Protocol):
         ...
 
     def bound_insert(self, values: Mapping[str, Any]) -> list[bytes | None]:
-        """Return the values of `job_insert_plain` as they are sent, without those that differ."""
+        """Return the values of `job_insert_plain` or `jobs_insert_alike` that are alike, as they are sent."""
         ...
 
     async def insert_alone(
-        self, bound: Sequence[bytes | None], job_id: str, payload: str, topics: Collection[str]
+        self, name: QueryName, bound: Sequence[bytes | None], ids: bytes, payloads: bytes, topics: Collection[str]
     ) -> list[Rows]:
-        """Run `job_insert_plain` as the whole transaction."""
+        """Run one of these as the whole transaction, with ids and payloads in binary format."""
         ...
 
     async def notify_alone(self, topics: set[str]) -> None:
@@ -103,9 +103,8 @@ class AlikeJobs(NamedTuple):
 
     routing: RoutingTable
     settings: new_job.JobSettings
-    values: dict[str, Any]
     bound: list[bytes | None]
-    """The values of `job_insert_plain`, without those that differ."""
+    """Their values in `job_insert_plain` or `jobs_insert_alike`, as they are sent."""
     fair_key: str
     topics: frozenset[str]
 
@@ -116,7 +115,8 @@ async def insert(tx: PlainTransaction, memory: StoreMemory, new: new_job.Checked
     if found is None:
         return None
     new, alike = found
-    [[[stored]]] = await tx.insert_alone(alike.bound, new.id, new.payload_json, alike.topics)
+    job_id, payload = new.id.encode(), new.payload_json.encode()
+    [[[stored]]] = await tx.insert_alone("job_insert_plain", alike.bound, job_id, payload, alike.topics)
     if stored is None:
         return None
     seq, now_ms = stored
@@ -126,23 +126,19 @@ async def insert(tx: PlainTransaction, memory: StoreMemory, new: new_job.Checked
 
 async def insert_alike(
     tx: PlainTransaction, memory: StoreMemory, jobs: Sequence[new_job.CheckedJob]
-) -> list[Job] | None:
+) -> Sequence[Job] | None:
     """Store jobs as `insert` does, all or none, if they differ only in id and payload."""
-    settings = jobs[0].settings
-    # Most alike jobs share the object, because validated settings are cached.
-    if not all((new.settings is settings or new.settings == settings) and new_job.is_plain(new) for new in jobs):
-        return None
-    found = _alike(tx, memory, jobs[0])
-    if found is None or found[0] is not jobs[0]:
+    together = alike_jobs.as_alike(jobs)
+    found = None if together is None else _alike(tx, memory, together.model)
+    if together is None or found is None or found[0] is not together.model:
         return None
     _, alike = found
-    values = {**alike.values, "ids": [new.id for new in jobs], "payloads": [new.payload_json for new in jobs]}
-    [[[seqs, now_ms]]] = await tx.run_alone([("jobs_insert_alike", values)], alike.topics)
+    ids, payloads = binding.text_array(together.ids), binding.text_array(together.payloads)
+    [[[seqs, now_ms]]] = await tx.insert_alone("jobs_insert_alike", alike.bound, ids, payloads, alike.topics)
     if seqs is None:
         return None
     tx.topics |= alike.topics
-    now, fair_key = Now(now_ms, now_ms), alike.fair_key
-    return [job_of(new_job.NewRow(new, seq, fair_key, now)) for new, seq in zip(jobs, seqs, strict=True)]
+    return together.stored(seqs, alike.fair_key, Now(now_ms, now_ms))
 
 
 def _alike(
@@ -179,7 +175,7 @@ def _alike(
         "backoff": settings.backoff_json,
     }
     topics = frozenset((notifications.lane_topic(settings.route.lane),))
-    alike = AlikeJobs(routing, settings, values, tx.bound_insert(values), fair_key, topics)
+    alike = AlikeJobs(routing, settings, tx.bound_insert(values), fair_key, topics)
     if settings.route.kind not in routing.publications:
         if len(memory.alike_jobs) >= _ALIKE_MAX:
             memory.alike_jobs.clear()

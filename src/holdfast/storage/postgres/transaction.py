@@ -56,8 +56,9 @@ _IDLE_SECONDS = 0.3
 
 
 _SERVER_CLOCK: Final[Mapping[str, Any]] = {"clock_ms": None, "lease_clock_ms": None}
-# The last parameters of `job_insert_plain`, in which jobs with the same settings differ.
-_DIFFERING: Final = ("clock_ms", "id", "payload")
+_INSERTS: Final[Sequence[QueryName]] = ("job_insert_plain", "jobs_insert_alike")
+# Of their values only ids and payloads, the last ones, are binary.
+_INSERT_FORMATS: Final = (*(0 for _ in range(11)), 1, 1)
 
 
 class PostgresState(RoutingCache):
@@ -217,22 +218,22 @@ class PostgresTransaction(SendingTransaction):
         return await self._run_alone(sent, topics)
 
     def bound_insert(self, values: Mapping[str, Any]) -> list[bytes | None]:
-        """Return the values of `job_insert_plain` as they are sent, without those that differ."""
-        names = sql.numbered(self._texts["job_insert_plain"]).names
-        assert names[-3:] == _DIFFERING  # noqa: S101  # the statement names them last
-        return [binding.encoded(values[one]) for one in names[:-3]]
+        """Return the values of `job_insert_plain` or `jobs_insert_alike` that are alike, as they are sent."""
+        names, of_many = (sql.numbered(self._texts[name]).names[:-2] for name in _INSERTS)
+        assert names == of_many  # noqa: S101  # the statements name ids and payloads last, after the clock
+        return [binding.encoded(values[one]) for one in names[:-1]]
 
     async def insert_alone(
-        self, bound: Sequence[bytes | None], job_id: str, payload: str, topics: Collection[str]
+        self, name: QueryName, bound: Sequence[bytes | None], ids: bytes, payloads: bytes, topics: Collection[str]
     ) -> list[Rows]:
-        """Run `job_insert_plain` as the whole transaction."""
+        """Run one of these as the whole transaction, with ids and payloads in binary format."""
         settings = self._settings
-        for name in ("begin", "job_insert_plain", "commit"):
-            settings.observe(name)
+        for observed in ("begin", name, "commit"):
+            settings.observe(observed)
         clock = None if settings.clock is None else b"%d" % settings.clock.now().wall_ms
-        text = sql.numbered(self._texts["job_insert_plain"]).text
-        values = [*bound, clock, job_id.encode(), payload.encode()]
-        return await self._run_alone([Statement(text, values)], topics)
+        text = sql.numbered(self._texts[name]).text
+        values = [*bound, clock, ids, payloads]
+        return await self._run_alone([Statement(text, values, _INSERT_FORMATS)], topics)
 
     async def _run_alone(self, sent: Sequence[Statement], topics: Collection[str]) -> list[Rows]:
         settings = self._settings
@@ -266,7 +267,7 @@ class PostgresTransaction(SendingTransaction):
         """Store one job in a transaction of one statement, if the cached routing is current."""
         return await plain_forms.insert(self, self._state, new) if self.may_be_plain else None
 
-    async def insert_alike(self, jobs: Sequence[CheckedJob]) -> list[Job] | None:
+    async def insert_alike(self, jobs: Sequence[CheckedJob]) -> Sequence[Job] | None:
         """Store jobs that differ only in id and payload in one statement, if the cached routing is current."""
         return await plain_forms.insert_alike(self, self._state, jobs) if self.may_be_plain else None
 

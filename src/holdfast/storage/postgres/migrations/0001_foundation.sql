@@ -747,9 +747,8 @@ $$;
 
 -- As `job_store`, for jobs that differ only in id and payload.
 create function holdfast.jobs_store(
-    known_version text, clock_ms bigint, route integer, ids text[], tenant text, fair_key text, priority integer,
-    affinity text, payloads text[], headers text, tags text, max_attempts integer, backoff text,
-    out seqs bigint[], out now_ms bigint
+    known_version text, route integer, tenant text, fair_key text, priority integer, affinity text, headers text, tags text,
+    max_attempts integer, backoff text, clock_ms bigint, ids text[], payloads text[], out seqs bigint[], out now_ms bigint
 ) language plpgsql volatile set lock_timeout = '10s' as
 $$
 begin

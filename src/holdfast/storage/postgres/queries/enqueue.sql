@@ -72,10 +72,10 @@ select holdfast.job_store(
 
 -- name: jobs_insert_alike
 -- Store plain jobs that differ only in id and payload if the routing table still has the caller's version; otherwise
--- return no numbers.
+-- return no numbers. What the jobs have in common comes first, as in `job_insert_plain`.
 select seqs, now_ms from holdfast.jobs_store(
-    %(version)s, %(clock_ms)s, %(route)s, %(ids)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
-    %(payloads)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
+    %(version)s, %(route)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s, %(headers)s, %(tags)s,
+    %(max_attempts)s, %(backoff)s, %(clock_ms)s, %(ids)s, %(payloads)s
 );
 
 -- name: job_insert_plain_many
