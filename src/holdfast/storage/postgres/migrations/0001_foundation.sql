@@ -472,12 +472,7 @@ create sequence holdfast.job_seq;
 create table holdfast.job (
     seq               bigint primary key,
     enqueued_at_ms    bigint not null,
-    deadline_at_ms    bigint,
     due_at_ms         bigint not null,
-    deferred_since_ms bigint,
-    predecessor       bigint,
-    session           bigint,
-    enqueue_seq       bigint,
     route             integer not null,
     priority          integer not null,
     max_attempts      integer not null,
@@ -488,6 +483,14 @@ create table holdfast.job (
     id                text collate "C" not null unique,
     tenant            text collate "C" not null,
     fair_key          text collate "C" not null,
+    headers           text collate "C" not null,
+    tags              text collate "C" not null,
+    payload           text collate "C" not null,
+    deadline_at_ms    bigint,
+    deferred_since_ms bigint,
+    predecessor       bigint,
+    session           bigint,
+    enqueue_seq       bigint,
     affinity          text collate "C",
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
@@ -496,9 +499,6 @@ create table holdfast.job (
     root              text collate "C",
     entry             text collate "C",
     backoff           text collate "C",
-    headers           text collate "C" not null,
-    tags              text collate "C" not null,
-    payload           text collate "C" not null,
     gate              bigint,
     started_at_ms     bigint,
     attempt           integer not null default 0,
@@ -524,7 +524,7 @@ create table holdfast.job (
     failure_traceback text collate "C",
     result            text collate "C"
 ) with (
-    fillfactor = 36,
+    fillfactor = 28,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1,
@@ -1821,6 +1821,9 @@ begin
                                  where r.route = level_routes[1] and r.priority = level_priority
                                    and r.fair_key = only_key
                                    and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                                   -- Those that open transactions are deleting: their jobs are locked.
+                                   and r.xmax <> all (array(
+                                        select o.number::xid from pg_snapshot_xip(pg_current_snapshot()) as o (number)))
                                  order by r.due_at_ms, r.seq offset 0) r
                          cross join lateral (
                             select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
