@@ -1821,7 +1821,8 @@ begin
                                  where r.route = level_routes[1] and r.priority = level_priority
                                    and r.fair_key = only_key
                                    and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
-                                   -- Those that open transactions are deleting: their jobs are locked.
+                                   -- Not those that an open transaction deletes: their jobs are locked.
+                                   and age(r.xmax) > (select age(pg_snapshot_xmax(pg_current_snapshot())::xid))
                                    and r.xmax <> all (array(
                                         select o.number::xid from pg_snapshot_xip(pg_current_snapshot()) as o (number)))
                                  order by r.due_at_ms, r.seq offset 0) r
