@@ -28,19 +28,8 @@ _LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in
 # What a plain claim reads of each job. The last column is null for most jobs, or has the others of `LEASED` as a JSON
 # array.
 CLAIMED: Final = (
-    *(
-        "seq",
-        "id",
-        "route",
-        "tenant",
-        "priority",
-        "payload_json",
-        "due_at_ms",
-        "epoch",
-        "max_attempts",
-        "claim_index",
-    ),
-    *("unacknowledged", "few"),
+    *("seq", "id", "route", "tenant", "priority", "payload_json", "due_at_ms", "epoch"),
+    *("max_attempts", "claim_index", "unacknowledged", "few"),
 )
 _CLAIMED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in CLAIMED)
 # All fields, with the route in place of lane, kind and requirements.

@@ -1930,7 +1930,8 @@ begin
         returning j.seq, j.id, j.route, j.tenant, j.priority, j.payload, j.due_at_ms, j.epoch, j.max_attempts, j.claim_index,
                   j.unacknowledged,
                   case when num_nonnulls(j.affinity, j.result, j.deadline_at_ms, j.finished_at_ms, j.backoff, j.deferred_since_ms,
-                                         j.failure_class, j.dedupe_key, j.predecessor, j.digest, j.parent, j.root) = 0
+                                         j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback,
+                                         j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest, j.parent, j.root) = 0
                             and j.cancel_requested + j.suspect + j.deferrals + j.releases + j.record_all + j.event_count = 0
                             and j.enqueued_at_ms = j.due_at_ms and j.attempt = j.epoch and j.fair_key = j.tenant
                             and j.headers = '{}' and j.tags = '{}' then null
