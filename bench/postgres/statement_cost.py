@@ -30,7 +30,7 @@ _NO_MARKS = {f"position_{name}": [None] for name in ("priorities", "fair_keys", 
 # Where a claim starts that knows nothing of the store.
 _FROM_START = {"floor_seq": None, "floor_due": -1, "floor_backdated": None, "wall_floor": -1, "lease_floor": -1}
 _SERVER_CLOCK = {"clock_ms": None, "lease_clock_ms": None}
-_SEQ, _ID, _PAYLOAD, _EPOCH = map(sql.LEASED.index, ("seq", "id", "payload_json", "epoch"))
+_SEQ, _ID, _PAYLOAD, _EPOCH = map(sql.CLAIMED.index, ("seq", "id", "payload_json", "epoch"))
 _CLAIM: dict[str, Any] = {
     "limit": BATCH,
     "worker": "w",
@@ -105,7 +105,7 @@ class StatementsSession(Session):
                 notifying = [[commits.notify_statement(self._settings, topics)]] if topics else []
                 *_, rows = runners.run_sync(io.run_alone([sent, *notifying], prepare=True))
                 *claimed, header = rows
-                if header[-2] == "refused" or not claimed:
+                if header[_ID] == "refused" or not claimed:
                     return
                 for row in claimed:
                     handle(json.loads(row[_PAYLOAD]))
@@ -115,9 +115,9 @@ class StatementsSession(Session):
     def _settling(self, claimed: Sequence[Sequence[Any]], token: str) -> Statement:
         values = {
             "seqs": [row[_SEQ] for row in claimed],
-            "epochs": [row[_EPOCH] for row in claimed],
-            "tokens": binding.column([token] * len(claimed)),
-            "results": binding.column(["null"] * len(claimed)),
+            "epochs": [1],
+            "tokens": [token],
+            "results": ["null"],
             **{name: [] for name in ("started_seqs", "started_epochs", "started_tokens")},
         }
         return self._statement("plain_settle", {**values, **_SERVER_CLOCK})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from holdfast import Backoff, Failed, NewJob, Queue, json_view
+from holdfast import Backoff, Deferred, Failed, NewJob, Outcome, Queue, Released, json_view
 from holdfast.domain import limits
 from holdfast.domain.job import row_of
 from tests.support.claims import claim_one
@@ -36,6 +38,37 @@ def test_jobs_with_every_option_are_returned_completely(queue: Queue) -> None:
         job_id="chosen",
     )
     assert assert_as_stored(queue, capabilities=["gpu"]) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"headers": {"trace": "1"}},
+        {"tags": {"order": "42"}},
+        {"deadline": 60},
+        {"max_attempts": 9},
+        {"backoff": Backoff(base=1)},
+        {"dedupe_key": "once"},
+        {"affinity": "host"},
+        {"tenant": "acme", "priority": 3},
+    ],
+    ids="-".join,
+)
+def test_a_job_with_one_option_is_returned_completely(queue: Queue, options: dict[str, Any]) -> None:
+    queue.enqueue("mail", **options)
+    [claim] = queue.claim_many()
+    assert row_of(queue.get(claim.job.id)) == row_of(claim.job)
+
+
+@pytest.mark.parametrize("outcome", [Released(), Deferred(after=1), Failed("no", retry_after=1)])
+def test_a_job_that_was_claimed_before_is_returned_completely(
+    queue: Queue, clock: ManualClock, outcome: Outcome
+) -> None:
+    queue.enqueue("mail")
+    queue.settle(claim_one(queue), outcome)
+    clock.advance(2)
+    [claim] = queue.claim_many()
+    assert row_of(queue.get(claim.job.id)) == row_of(claim.job)
 
 
 @pytest.mark.parametrize(("kinds", "tenants"), [(1, 1), (2, 1), (3, 4)])

@@ -64,6 +64,14 @@ class TestSettleMany:
         answers = queue.settle_many([(claim, Done(claim.job.number)) for claim in shuffled])
         assert [answer.job.result for answer in answers if answer.job] == [claim.job.number for claim in shuffled]
 
+    def test_jobs_of_several_claims_and_epochs_get_their_own_results(self, queue: Queue) -> None:
+        queue.settle_many([(claim, Released()) for claim in claimed(queue, 2)])
+        claims = [*queue.claim_many(limit=2), *claimed(queue, 2)]
+        assert [claim.epoch for claim in claims] == [2, 2, 1, 1]
+        answers = queue.settle_many([(claim, Done(claim.job.number)) for claim in claims])
+        assert states(answers) == ["done"] * 4
+        assert [queue.get(claim.job.id).result for claim in claims] == [claim.job.number for claim in claims]
+
     def test_an_empty_list_returns_an_empty_list(self, queue: Queue) -> None:
         assert queue.settle_many([]) == []
 

@@ -40,6 +40,7 @@ def pinned(url: str, schema: str) -> Iterator[None]:
 
 READY = ("ready_job_order",)
 BY_NUMBER = (*READY, "ready_job_pkey", "ready_job_again")
+JOBS = ("job_pkey",)
 RUNNING = ("lease_until", "lease_pkey")
 
 
@@ -78,6 +79,25 @@ def test_without_marks_a_claim_would_walk_through_all_of_it(
         queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
     queue.close()
     assert read_by_second(url, schema) > 2_000
+
+
+def test_a_claim_does_not_look_up_the_jobs_that_an_open_transaction_claims(
+    url: str, schema: str, queue: holdfast.Queue
+) -> None:
+    # So many that the claim does not read them by number.
+    made = queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(1_000)])
+    held = [one.job.number for one in made[1:101]]
+    before = entries_read(url, schema, JOBS)
+    queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=1)])
+    with psycopg.connect(url) as claiming:
+        claiming.execute(f"select from {schema}.job where seq = any (%s) for update".encode(), [held])
+        claiming.execute(f"select {schema}.take_1('other', 'token', 1, %s)".encode(), [held])
+        [claim] = queue.claim_many(limit=1)
+        queue.close()
+        wait_for_ends(url)
+        assert entries_read(url, schema, JOBS) - before < 20
+        claiming.rollback()
+    assert claim.job.number == held[-1] + 1
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import psycopg
 
-from holdfast.domain import alike_jobs, limits, new_job, outcomes
+from holdfast.domain import alike_jobs, limits, new_job, outcomes, strict_json
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import (
     Claim,
@@ -203,7 +203,7 @@ def _is_linked(settled: Settled) -> bool:
     taken, leased = taken_with(settled[0])
     if type(taken) is LeasedJobs:
         # No job need be made of what the claim has read; it takes no session entries.
-        return leased[_DEDUPE_KEY] is not None
+        return leased[_FEW] is not None and _few(leased).dedupe_key is not None
     row = columns_of(settled[0].job)
     return row.dedupe_key is not None or row.session_number is not None
 
@@ -224,8 +224,9 @@ def job_topics(settlements: Sequence[Settled]) -> list[str]:
 def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sent:
     """Return the statement that finishes jobs and acknowledges claims."""
     # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
-    held = sorted((number_of(claim), *held_by(claim), checked.result_json) for claim, checked in settlements)
-    seqs, epochs, tokens, results = map(list, zip(*held, strict=True)) if held else ([], [], [], [])
+    held = sorted([(number_of(claim), *held_by(claim), checked.result_json) for claim, checked in settlements])
+    seqs, *lists = map(list, zip(*held, strict=True)) if held else ([], [], [], [])
+    epochs, tokens, results = map(_common, lists)
     return "plain_settle", {
         "seqs": seqs,
         "epochs": epochs,
@@ -235,6 +236,11 @@ def settling(settlements: Sequence[Settled], started: Sequence[JobFence]) -> Sen
         "started_epochs": [fence.epoch for fence in started],
         "started_tokens": [fence.lease_token for fence in started],
     }
+
+
+def _common(values: list[Any]) -> list[Any]:
+    """Return one value instead of many that are the same."""
+    return values[:1] if len(values) > 1 and values.count(values[0]) == len(values) else values
 
 
 def finished(rows: Rows) -> FinishedJobs:
@@ -406,26 +412,28 @@ def _claims(
     refused, wall_ms, lease_ms, oldest_open, backdated, last_seq = guard
     *rows, header = rows
     now = Now(wall_ms, lease_ms)
-    seen = OpenTransactions(now, oldest_open, backdated, last_seq, header[_PREDECESSOR])
+    started_at_ms, extent, first_seq, first_due, only_key, own = strict_json.decode(header[_FEW])
+    seen = OpenTransactions(now, oldest_open, backdated, last_seq, own)
     if plan.floor_seq is not None and seen.last_seq < plan.floor_seq - 1:
         # The server was restored, or has lost commits.
         memory.ready_floors.clear()
     memory.ready_floors.record(seen)
     if refused in {None, "due"}:
         memory.due_watermarks.record_look(now, thorough=False, found=refused is not None)
-    *_, state, started_at_ms = header
-    if state == "refused":
+    if header[_ID] == "refused":
         return None
     if len(rows) < request.limit:
         memory.due_watermarks.record_look(now, thorough=True, found=False)
         memory.ready_floors.raise_due(seen)
-    if header[_ID] == "all":
-        memory.ready_floors.raise_to(seen, plan.routes, header[_SEQ], header[_DUE], complete=not plan.floor_seq)
-    elif header[_ID] == "crowded":
+    if extent == "all":
+        memory.ready_floors.raise_to(seen, plan.routes, first_seq, first_due, complete=not plan.floor_seq)
+    elif extent == "crowded":
         memory.ready_floors.record_crowd()
     leased_at = Now(started_at_ms, lease_ms + started_at_ms - wall_ms)
-    claims = _claims_of(LeasedJobs(plan.routes, request, leased_at), sorted(rows, key=_by_claim_index), request)
-    only_key = header[_FAIR_KEY]
+    rows.sort(key=_by_claim_index)
+    held = [(row[_SEQ], row[_ID], row[_EPOCH], row) for row in rows]
+    taken = LeasedJobs(plan.routes, rows, request, leased_at)
+    claims = held_together(taken, held, request.lease_token, request.lease_ms)
     if rows and only_key is not None:
         _move_positions(memory, rows, only_key, seen_all=not plan.positions or len(rows) < request.limit)
     elif not rows:
@@ -433,29 +441,56 @@ def _claims(
     return claims
 
 
-_PREDECESSOR = sql.LEASED.index("predecessor")
-_SEQ, _ID, _EPOCH, _ROUTE, _FAIR_KEY, _PRIORITY, _DUE, _CLAIM_INDEX = map(
-    sql.LEASED.index, ("seq", "id", "epoch", "route", "fair_key", "priority", "due_at_ms", "claim_index")
+_SEQ, _ID, _ROUTE, _TENANT, _PRIORITY, _PAYLOAD, _DUE, _EPOCH, _MAX_ATTEMPTS, _CLAIM_INDEX, _UNACKNOWLEDGED, _FEW = (
+    range(len(sql.CLAIMED))
 )
-# In the columns that most jobs have alike and that a caller sees, besides those of `UsualColumns`.
-_USUAL: Final = {
-    **dict.fromkeys(("affinity", "deadline_at_ms", "finished_at_ms", "result_json", "backoff_json"), None),
-    **dict.fromkeys(("failure_class", "dedupe_key", "parent", "root"), None),
-    **dict.fromkeys(("cancel_requested", "suspect", "deferrals", "releases", "record_all"), 0),
-    **dict.fromkeys(("headers_json", "tags_json"), "{}"),
-    "max_attempts": limits.MAX_ATTEMPTS_DEFAULT,
-}
-_usual: Final = itemgetter(*map(sql.LEASED.index, _USUAL))
-_USUAL_VALUES: Final = tuple(_USUAL.values())
-_ENQUEUED, _ATTEMPT = map(sql.LEASED.index, ("enqueued_at_ms", "attempt"))
-_TENANT, _PAYLOAD, _DEDUPE_KEY, _SUSPECT, _FAILURE_REASON, _UNACKNOWLEDGED = map(
-    sql.LEASED.index, ("tenant", "payload_json", "dedupe_key", "suspect", "failure_reason", "unacknowledged")
-)
+_by_claim_index: Final = itemgetter(_CLAIM_INDEX)
+_few_of: Final = itemgetter(_FEW)
 
 
-def _by_claim_index(row: Row) -> int:
-    index: int = row[_CLAIM_INDEX]
-    return index
+class Few(NamedTuple):
+    """The columns of a claimed job that are one column of its row, because most jobs have the same values in them."""
+
+    fair_key: str
+    affinity: str | None
+    headers_json: str
+    tags_json: str
+    result_json: str | None
+    enqueued_at_ms: int
+    deadline_at_ms: int | None
+    finished_at_ms: int | None
+    attempt: int
+    backoff_json: str | None
+    cancel_requested: int
+    suspect: int
+    deferrals: int
+    deferred_since_ms: int | None
+    releases: int
+    failure_class: str | None
+    failure_reason: str | None
+    failure_message: str | None
+    failure_traceback: str | None
+    dedupe_key: str | None
+    dedupe_kind: str | None
+    predecessor: int | None
+    digest: str | None
+    parent: str | None
+    root: str | None
+    record_all: int
+    event_count: int
+
+
+_ALL: Final = (*sql.CLAIMED[:_FEW], *Few._fields)
+_in_leased_order: Final = itemgetter(*map(_ALL.index, sql.LEASED))
+
+
+def _few(row: Row) -> Few:
+    packed, none = row[_FEW], None
+    if packed is not None:
+        return Few(*strict_json.decode(packed))
+    due_at_ms, epoch = row[_DUE], row[_EPOCH]
+    placed = (row[_TENANT], none, "{}", "{}", none, due_at_ms, none, none, epoch, none, 0, 0, 0, none, 0)
+    return Few(*placed, *(none,) * 10, 0, 0)
 
 
 class LeasedRow(LazyRow):
@@ -474,11 +509,11 @@ class LeasedRow(LazyRow):
     id = property(lambda self: self._row[_ID])
     tenant = property(lambda self: self._row[_TENANT])
     payload_json = property(lambda self: self._row[_PAYLOAD])
-    dedupe_key = property(lambda self: self._row[_DEDUPE_KEY])
-    suspect = property(lambda self: self._row[_SUSPECT])
+    dedupe_key = property(lambda self: None if self._row[_FEW] is None else _few(self._row).dedupe_key)
+    suspect = property(lambda self: 0 if self._row[_FEW] is None else _few(self._row).suspect)
     due_at_ms = property(lambda self: self._row[_DUE])
     started_at_ms = property(lambda self: self._now.wall_ms)
-    failure_reason = property(lambda self: self._row[_FAILURE_REASON])
+    failure_reason = property(lambda self: None if self._row[_FEW] is None else _few(self._row).failure_reason)
     unacknowledged = property(lambda self: self._row[_UNACKNOWLEDGED])
     kind = property(lambda self: self._route.key.kind)
     lane = property(lambda self: self._route.key.lane)
@@ -487,13 +522,14 @@ class LeasedRow(LazyRow):
     def make(self) -> JobRow:
         """Return the row."""
         lease_until_ms = self._now.lease_ms + self._request.lease_ms
-        return select_ready.leased(self._row[:-2], self._route, self._request, lease_until_ms, self._now)
+        row = _in_leased_order((*self._row[:_FEW], *_few(self._row)))
+        return select_ready.leased(row, self._route, self._request, lease_until_ms, self._now)
 
     def usual(self) -> UsualColumns | None:
         """Return the columns if the job has none of the values that few jobs have."""
         row, request, none = self._row, self._request, None
         epoch, due_at_ms = row[_EPOCH], row[_DUE]
-        if _usual(row) != _USUAL_VALUES or row[_ENQUEUED] != due_at_ms or row[_ATTEMPT] != epoch:
+        if row[_FEW] is not None or row[_MAX_ATTEMPTS] != limits.MAX_ATTEMPTS_DEFAULT:
             return None
         lane, kind, requires_json, *_ = self._route.key
         place = ("running", kind, lane, row[_TENANT], row[_PRIORITY], requires_json, row[_PAYLOAD])
@@ -504,11 +540,11 @@ class LeasedRow(LazyRow):
 class LeasedJobs:
     """What the jobs of one plain claim have in common."""
 
-    __slots__ = ("_now", "_request", "_routes")
-    are_usual = False
-    """Not known: it would take as long as it takes the one who asks."""
+    __slots__ = ("_now", "_request", "_routes", "are_usual")
 
-    def __init__(self, routes: Mapping[int, Route], request: ClaimRequest, now: Now) -> None:
+    def __init__(self, routes: Mapping[int, Route], rows: Sequence[Row], request: ClaimRequest, now: Now) -> None:
+        self.are_usual = not any(map(_few_of, rows))
+        """Whether none of them has one of the values that few jobs have."""
         self._routes = routes
         self._request = request
         self._now = now
@@ -528,11 +564,6 @@ class LeasedJobs:
 
 
 _route_and_due_time: Final = itemgetter(_ROUTE, _DUE)
-
-
-def _claims_of(taken: LeasedJobs, rows: Sequence[Row], request: ClaimRequest) -> list[Claim]:
-    held = [(row[_SEQ], row[_ID], row[_EPOCH], row) for row in rows]
-    return held_together(taken, held, request.lease_token, request.lease_ms)
 
 
 def _move_positions(memory: StoreMemory, rows: Rows, only_key: str, *, seen_all: bool) -> None:

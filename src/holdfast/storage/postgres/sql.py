@@ -1,8 +1,9 @@
 """The SQL of this engine, by name, written for a schema called `holdfast` and loaded once.
 
 A query may contain `/* lock: … */`. Only write transactions use that text: there the same query locks the rows it
-reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases, `/* stored columns */`
-for all of them, `/* filter of jobs */` for the condition that a job `b` matches the filter of a list.
+reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases, `/* claimed columns */`
+for those that its plain form reads, `/* stored columns */` for all of them, `/* filter of jobs */` for the condition
+that a job `b` matches the filter of a list.
 """
 
 import re
@@ -24,6 +25,13 @@ _READ: Final = [name for name in JobRow._fields if name not in _KNOWN_TO_CLAIM]
 # In the order of the row; the route comes third, in place of lane, kind and requirements.
 LEASED: Final = (*_READ[:2], "route", *_READ[2:])
 _LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in LEASED)
+# What a plain claim reads of each job. The last column is null for most jobs, or has the others of `LEASED` as a JSON
+# array.
+CLAIMED: Final = (
+    *("seq", "id", "route", "tenant", "priority", "payload_json", "due_at_ms", "epoch"),
+    *("max_attempts", "claim_index", "unacknowledged", "few"),
+)
+_CLAIMED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in CLAIMED)
 # All fields, with the route in place of lane, kind and requirements.
 STORED: Final = ("route", *(name for name in JobRow._fields if name not in {"kind", "lane", "requires_json"}))
 _STORED_COLUMNS: Final = ", ".join(
@@ -45,6 +53,7 @@ _FILTER_OF_JOBS: Final = """(%(states)s::text[] is null or b.state = any (%(stat
 
 QUERIES: Final = {
     name: text.replace("/* leased columns */", _LEASED_COLUMNS)
+    .replace("/* claimed columns */", _CLAIMED_COLUMNS)
     .replace("/* stored columns */", _STORED_COLUMNS)
     .replace("/* filter of jobs */", _FILTER_OF_JOBS)
     for name, text in queries.load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()

@@ -472,12 +472,7 @@ create sequence holdfast.job_seq;
 create table holdfast.job (
     seq               bigint primary key,
     enqueued_at_ms    bigint not null,
-    deadline_at_ms    bigint,
     due_at_ms         bigint not null,
-    deferred_since_ms bigint,
-    predecessor       bigint,
-    session           bigint,
-    enqueue_seq       bigint,
     route             integer not null,
     priority          integer not null,
     max_attempts      integer not null,
@@ -488,6 +483,14 @@ create table holdfast.job (
     id                text collate "C" not null unique,
     tenant            text collate "C" not null,
     fair_key          text collate "C" not null,
+    headers           text collate "C" not null,
+    tags              text collate "C" not null,
+    payload           text collate "C" not null,
+    deadline_at_ms    bigint,
+    deferred_since_ms bigint,
+    predecessor       bigint,
+    session           bigint,
+    enqueue_seq       bigint,
     affinity          text collate "C",
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
@@ -496,9 +499,6 @@ create table holdfast.job (
     root              text collate "C",
     entry             text collate "C",
     backoff           text collate "C",
-    headers           text collate "C" not null,
-    tags              text collate "C" not null,
-    payload           text collate "C" not null,
     gate              bigint,
     started_at_ms     bigint,
     attempt           integer not null default 0,
@@ -524,7 +524,7 @@ create table holdfast.job (
     failure_traceback text collate "C",
     result            text collate "C"
 ) with (
-    fillfactor = 36,
+    fillfactor = 28,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1,
@@ -1302,7 +1302,8 @@ $$;
 
 -- Finish jobs as done whose leases are held, with their events and wake rows, and acknowledge claims; roll back if a
 -- lease is lost. Jobs that differ only in their number and id are one row. The numbers are in order, and a nested loop
--- and a hash keep it. What most jobs do not need is a statement of its own.
+-- and a hash keep it. What most jobs do not need is a statement of its own. A list of epochs, tokens or results has one
+-- element if it is that of all jobs: an array of texts is read from its start to find one of them.
 create function holdfast.settle_1(
     clock_ms bigint, lease_clock_ms bigint, seqs bigint[], epochs integer[], tokens text[], results text[],
     started_seqs bigint[], started_epochs integer[], started_tokens text[]
@@ -1316,6 +1317,9 @@ $$
 #variable_conflict use_column
 declare
     now_ms constant bigint := coalesce(clock_ms, holdfast.clock_ms());
+    one_epoch constant integer := case when cardinality(epochs) = 1 then epochs[1] end;
+    one_token constant text := case when cardinality(tokens) = 1 then tokens[1] end;
+    one_result constant text := case when cardinality(results) = 1 then results[1] end;
     alike record;
     finished bigint[];
     counts integer[];
@@ -1330,11 +1334,13 @@ begin
     for alike in
     with ended as (
         update holdfast.job j
-           set state = 'done', outcome = 'done', result = results[width_bucket(j.seq, seqs)], event_count = j.event_count + 1,
+           set state = 'done', outcome = 'done', result = coalesce(one_result, results[width_bucket(j.seq, seqs)]),
+               event_count = j.event_count + 1,
                finished_at_ms = now_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
                failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
          where j.seq = any (seqs)
-           and j.epoch = epochs[width_bucket(j.seq, seqs)] and j.lease_token = tokens[width_bucket(j.seq, seqs)]
+           and j.epoch = coalesce(one_epoch, epochs[width_bucket(j.seq, seqs)])
+           and j.lease_token = coalesce(one_token, tokens[width_bucket(j.seq, seqs)])
            and j.lease_until_ms > coalesce(lease_clock_ms, holdfast.clock_ms())
      returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
                j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker, j.awaited, j.gate,
@@ -1686,11 +1692,17 @@ begin
 end
 $$;
 
--- Claim ready jobs, level by level, tenants in turn, and return them, then a header. Its state is `refused` if nothing was
--- written because the full form has to do it; its fair_key is that of the first level, if it has only one and scan
--- positions were used. Its id is `all` if all ready jobs of the routes were seen; then its number is that of the first new
--- one that is left, or 0, and its due time the first of the others. Its predecessor is the number of this transaction, if
--- it has one. Locked jobs are skipped; if there are no others, the full form looks further, unless all were seen.
+-- A job as a claim returns it. The columns that most jobs have empty or alike are one: null, or a JSON array of them.
+create type holdfast.claimed_job as (
+    seq bigint, id text, route integer, tenant text, priority integer, payload text, due_at_ms bigint, epoch integer,
+    max_attempts integer, claim_index integer, unacknowledged smallint, few text
+);
+
+-- Claim ready jobs, level by level, tenants in turn, and return them, then a header. Its id is `refused` if nothing was
+-- written because the full form has to do it. Its last column has the time; `all` if all ready jobs of the routes were
+-- seen, then the number of the first new one that is left, or 0, and the first due time of the others; the fair_key of
+-- the first level, if it has only one and scan positions were used; the number of this transaction, if it has one.
+-- Locked jobs are skipped; if there are no others, the full form looks further, unless all were seen.
 create function holdfast.claim_1(
     clock_ms bigint, lease_clock_ms bigint, routes integer[], jobs_max integer, by_worker text, by_incarnation text,
     by_token text, lease_length bigint, acknowledged integer, scope_prefix text, mark_priorities integer[],
@@ -1698,7 +1710,7 @@ create function holdfast.claim_1(
     wall_floor bigint, lease_floor bigint,
     limit_routes integer[] default '{}', limit_numbers bigint[] default '{}', key_sources text[] default '{}',
     concurrencies integer[] default '{}', start_costs_us bigint[] default '{}', burst_costs_us bigint[] default '{}'
-) returns setof holdfast.job language plpgsql volatile
+) returns setof holdfast.claimed_job language plpgsql volatile
     set lock_timeout = '10s' set enable_bitmapscan = off set enable_seqscan = off set enable_hashjoin = off
     set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as
 $$
@@ -1715,7 +1727,11 @@ declare
     all_picked bigint[] := '{}';
     due_looked boolean := false;
     rows_left bigint;
-    header holdfast.job;
+    header holdfast.claimed_job;
+    extent text;
+    first_new bigint := 0;
+    first_again bigint;
+    first_key text;
     level_priority integer;
     level_routes integer[];
     only_key text;
@@ -1746,11 +1762,10 @@ declare
     recorded boolean;
     taken integer := 0;
 begin
-    header.seq := 0;
-    header.state := 'claimed';
-    header.started_at_ms := now_ms;
+    header.id := 'claimed';
     if current_setting('holdfast_plain.form', true) = 'off' then
-        header.state := 'refused';
+        header.id := 'refused';
+        header.few := json_build_array(now_ms, null, 0, null, null, null);
         return next header;
         return;
     end if;
@@ -1765,7 +1780,7 @@ begin
             select * into since from holdfast.ready_since_1(routes, floor_seq, floor_due, 2 * jobs_max + 500);
             since_looked := true;
             looked := not since.is_crowded;
-            header.id := case when since.is_crowded then 'crowded' end;
+            extent := case when since.is_crowded then 'crowded' end;
         end if;
         if looked then
             level_priority := (select max(c.priority) from unnest(since.seqs, since.priorities) as c (seq, priority)
@@ -1783,7 +1798,7 @@ begin
             level_scope := scope_prefix || level_priority;
             last_key := (select f.fair_key from holdfast.fair_key f where f.scope = level_scope);
             if taken = 0 and not looked then
-                header.fair_key := case when many_keys then null else only_key end;
+                first_key := case when many_keys then null else only_key end;
             end if;
             if looked then
                 select array_agg(f.seq), array_agg(f.place) into chosen, chosen_places
@@ -1812,6 +1827,10 @@ begin
                                  where r.route = level_routes[1] and r.priority = level_priority
                                    and r.fair_key = only_key
                                    and (r.due_at_ms, r.seq) >= (coalesce(low_due, -1), coalesce(low_seq, -1))
+                                   -- Not those that an open transaction deletes: their jobs are locked.
+                                   and age(r.xmax) > (select age(pg_snapshot_xmax(pg_current_snapshot())::xid))
+                                   and r.xmax <> all (array(
+                                        select o.number::xid from pg_snapshot_xip(pg_current_snapshot()) as o (number)))
                                  order by r.due_at_ms, r.seq offset 0) r
                          cross join lateral (
                             select j.seq, j.ctid as job_place, j.record_all, j.route, j.tenant, j.gate from holdfast.job j
@@ -1885,7 +1904,7 @@ begin
             due_looked := true;
             if not looked and picked is null and level_priority is not null
                or holdfast.is_due_1(wall_floor, -1, now_ms, lease_floor, lease_now) then
-                header.state := 'refused';
+                header.id := 'refused';
                 exit;
             end if;
         end if;
@@ -1897,7 +1916,7 @@ begin
             if gates is null and taken > 0 then
                 raise exception 'a job has no room' using errcode = 'HF002';
             elsif gates is null then
-                header.state := 'refused';
+                header.id := 'refused';
                 exit;
             end if;
         end if;
@@ -1914,7 +1933,20 @@ begin
                unacknowledged = case when taken + p.ordinal - 1 < acknowledged then 0 else j.unacknowledged + 1 end
           from unnest(picked, gates, job_places) with ordinality as p (seq, gate, place, ordinal)
          where j.ctid = p.place and j.seq + 0 = p.seq
-        returning j.*;
+        returning j.seq, j.id, j.route, j.tenant, j.priority, j.payload, j.due_at_ms, j.epoch, j.max_attempts, j.claim_index,
+                  j.unacknowledged,
+                  case when num_nonnulls(j.affinity, j.result, j.deadline_at_ms, j.finished_at_ms, j.backoff, j.deferred_since_ms,
+                                         j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback,
+                                         j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest, j.parent, j.root) = 0
+                            and j.cancel_requested + j.suspect + j.deferrals + j.releases + j.record_all + j.event_count = 0
+                            and j.enqueued_at_ms = j.due_at_ms and j.attempt = j.epoch and j.fair_key = j.tenant
+                            and j.headers = '{}' and j.tags = '{}' then null
+                       else json_build_array(
+                           j.fair_key, j.affinity, j.headers, j.tags, j.result, j.enqueued_at_ms, j.deadline_at_ms,
+                           j.finished_at_ms, j.attempt, j.backoff, j.cancel_requested, j.suspect, j.deferrals,
+                           j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason, j.failure_message,
+                           j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest, j.parent, j.root,
+                           j.record_all, j.event_count)::text end;
         get diagnostics leased = row_count;
         assert leased = cardinality(picked), 'a locked row has moved';
         if recorded then
@@ -1940,22 +1972,23 @@ begin
         -- Others hold the rest of the chosen jobs.
         exit when not looked and cardinality(picked) < cardinality(chosen);
     end loop;
-    if header.state = 'claimed' and looked then
-        header.id := 'all';
+    if header.id = 'claimed' and looked then
+        extent := 'all';
         select coalesce(min(c.seq) filter (where c.again = 0), 0), min(c.due_at_ms) filter (where c.again = 1)
-          into header.seq, header.due_at_ms
+          into first_new, first_again
           from unnest(since.seqs, since.dues, since.agains) as c (seq, due_at_ms, again)
          where c.seq not in (select p.seq from unnest(all_picked) as p (seq));
-    elsif header.state = 'claimed' and taken < jobs_max then
+    elsif header.id = 'claimed' and taken < jobs_max then
         -- What is left is locked or was enqueued just now.
         select count(*), coalesce(min(l.seq) filter (where l.again = 0), 0), min(l.due_at_ms) filter (where l.again = 1)
-          into rows_left, header.seq, header.due_at_ms
+          into rows_left, first_new, first_again
           from (select j.seq, j.again, j.due_at_ms from unnest(routes) as r (route)
                   join holdfast.ready_job j on j.route = r.route
                  limit 5000) l;
-        header.id := case when rows_left < 5000 then 'all' end;
+        extent := case when rows_left < 5000 then 'all' end;
     end if;
-    header.predecessor := pg_current_xact_id_if_assigned()::text::bigint;
+    header.few := json_build_array(now_ms, extent, first_new, first_again, first_key,
+                                   pg_current_xact_id_if_assigned()::text::bigint);
     return next header;
 end
 $$;
@@ -1968,10 +2001,10 @@ create function holdfast.claim_gated_1(
     wall_floor bigint, lease_floor bigint,
     limit_routes integer[], limit_numbers bigint[], key_sources text[], concurrencies integer[], start_costs_us bigint[],
     burst_costs_us bigint[]
-) returns setof holdfast.job language plpgsql volatile as
+) returns setof holdfast.claimed_job language plpgsql volatile as
 $$
 declare
-    header holdfast.job;
+    header holdfast.claimed_job;
 begin
     return query
     select * from holdfast.claim_1(
@@ -1979,8 +2012,8 @@ begin
         scope_prefix, mark_priorities, mark_keys, mark_dues, mark_seqs, floor_seq, floor_due, floor_backdated,
         wall_floor, lease_floor, limit_routes, limit_numbers, key_sources, concurrencies, start_costs_us, burst_costs_us);
 exception when sqlstate 'HF002' then
-    header.seq := 0;
-    header.state := 'refused';
+    header.id := 'refused';
+    header.few := json_build_array(coalesce(clock_ms, holdfast.clock_ms()), null, 0, null, null, null);
     return next header;
 end
 $$;

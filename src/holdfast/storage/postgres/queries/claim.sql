@@ -99,8 +99,8 @@ select * from holdfast.job_row
 /* lock: for update */;
 
 -- name: plain_claim
--- Claim ready jobs in claim order; the last row says whether the full form has to do it.
-select /* leased columns */, j.state, j.started_at_ms
+-- Claim ready jobs in claim order; the last row says what the claim has seen, and whether the full form has to do it.
+select /* claimed columns */
   from holdfast.claim_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
     %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
@@ -109,7 +109,7 @@ select /* leased columns */, j.state, j.started_at_ms
 
 -- name: plain_claim_gated
 -- As plain_claim, for jobs with limits. If one of a later level has no room, the transaction fails.
-select /* leased columns */, j.state, j.started_at_ms
+select /* claimed columns */
   from holdfast.claim_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
     %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
@@ -119,7 +119,7 @@ select /* leased columns */, j.state, j.started_at_ms
 
 -- name: plain_claim_gated_undoing
 -- As plain_claim_gated, but the claim is undone instead, by a savepoint.
-select /* leased columns */, j.state, j.started_at_ms
+select /* claimed columns */
   from holdfast.claim_gated_1(
     %(clock_ms)s, %(lease_clock_ms)s, %(routes)s, %(limit)s, %(worker)s, %(incarnation)s, %(lease_token)s, %(lease_ms)s,
     %(acknowledged)s, %(scope)s, %(position_priorities)s, %(position_fair_keys)s, %(position_dues)s, %(position_seqs)s,
