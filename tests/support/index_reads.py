@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import psycopg
 
@@ -35,16 +35,3 @@ def wait_for_ends(url: str) -> None:
                 return
             patience.wait(0.01)
     raise AssertionError("a queue is still open")
-
-
-def settled(count: Callable[[], int], but_not: int | None = None) -> int:
-    """Return a count once it is stable, because the server updates statistics with a delay."""
-    patience = threading.Event()
-    seen = -1
-    for _ in range(int(PATIENCE_SECONDS / 0.05)):
-        now = count()
-        if now == seen != but_not:
-            return now
-        seen = now
-        patience.wait(0.05)
-    raise AssertionError("the count never stood still")
