@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from holdfast import InvalidInput, NewJob
 from holdfast.client import ids, validate_calls
 from holdfast.domain import limits, new_job
-from holdfast.domain.alike_jobs import AlikeJobs, as_alike, check_alike
+from holdfast.domain.alike_jobs import AlikeNewJobs, as_alike, check_alike
 from holdfast.domain.job import columns_of, job_of
 from holdfast.domain.lazy_rows import LazyRow
 from holdfast.tasks.definition import TaskTable
@@ -27,7 +27,7 @@ def each(kind: str, payloads: list[Any]) -> list[new_job.CheckedJob]:
     return [new_job.check_job(one, fresh_id=str(index)) for index, one in enumerate(jobs)]
 
 
-def together(kind: str, payloads: list[Any]) -> AlikeJobs | None:
+def together(kind: str, payloads: list[Any]) -> AlikeNewJobs | None:
     return check_alike(kind, payloads, [str(index) for index in range(len(payloads))])
 
 

@@ -45,7 +45,7 @@ def jobs(
 
 def _check_bare(
     values: Sequence[new_job.JobLike], tasks: TaskTable, fresh_ids: Sequence[str]
-) -> alike_jobs.AlikeJobs | None:
+) -> alike_jobs.AlikeNewJobs | None:
     """Return jobs that are dicts of one kind and a payload, as those of most calls are; None for any others."""
     kind = values[0].get("kind") if values and type(values[0]) is dict else None
     if type(kind) is not str or kind in tasks.by_kind:

@@ -11,7 +11,7 @@ from holdfast.domain.job import Job, job_of
 from holdfast.domain.strict_json import Json
 
 
-class AlikeJobs(Sequence[new_job.CheckedJob]):
+class AlikeNewJobs(Sequence[new_job.CheckedJob]):
     """Validated plain jobs that have everything but id and payload in common with *model*."""
 
     __slots__ = ("ids", "model", "payloads")
@@ -32,7 +32,7 @@ class AlikeJobs(Sequence[new_job.CheckedJob]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return AlikeJobs(self.model, self.ids[index], self.payloads[index])
+            return AlikeNewJobs(self.model, self.ids[index], self.payloads[index])
         return self.model._replace(id=self.ids[index], payload_json=self.payloads[index])
 
     def stored(self, seqs: Sequence[int], fair_key: str, now: Now) -> Sequence[Job]:
@@ -45,7 +45,7 @@ class _NewAlike(Sequence[Job]):
 
     __slots__ = ("_fair_key", "_made", "_new", "_now", "_seqs")
 
-    def __init__(self, new: AlikeJobs, seqs: Sequence[int], fair_key: str, now: Now) -> None:
+    def __init__(self, new: AlikeNewJobs, seqs: Sequence[int], fair_key: str, now: Now) -> None:
         self._new = new
         self._seqs = seqs
         self._fair_key = fair_key
@@ -66,18 +66,18 @@ class _NewAlike(Sequence[Job]):
         return made
 
 
-def check_alike(kind: str, payloads: Sequence[Json], fresh_ids: Sequence[str]) -> AlikeJobs | None:
+def check_alike(kind: str, payloads: Sequence[Json], fresh_ids: Sequence[str]) -> AlikeNewJobs | None:
     """Return jobs of one kind without options as `check_new` does, in less time; None if one needs a closer look."""
     texts = strict_json.encode_usual(payloads, limits.PAYLOAD_BYTES_MAX)
-    return None if texts is None else AlikeJobs(new_job.check_new(kind, None, ""), fresh_ids, texts)
+    return None if texts is None else AlikeNewJobs(new_job.check_new(kind, None, ""), fresh_ids, texts)
 
 
-def as_alike(jobs: Sequence[new_job.CheckedJob]) -> AlikeJobs | None:
+def as_alike(jobs: Sequence[new_job.CheckedJob]) -> AlikeNewJobs | None:
     """Return validated jobs together; None if they differ in more than id and payload, or one is not plain."""
-    if isinstance(jobs, AlikeJobs):
+    if isinstance(jobs, AlikeNewJobs):
         return jobs
     settings = jobs[0].settings
     # Most alike jobs share the object, because validated settings are cached.
     if not all((new.settings is settings or new.settings == settings) and new_job.is_plain(new) for new in jobs):
         return None
-    return AlikeJobs(jobs[0], [new.id for new in jobs], [new.payload_json for new in jobs])
+    return AlikeNewJobs(jobs[0], [new.id for new in jobs], [new.payload_json for new in jobs])

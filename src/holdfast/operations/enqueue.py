@@ -15,7 +15,7 @@ from holdfast.domain import (
     transitions,
     validation,
 )
-from holdfast.domain.alike_jobs import AlikeJobs
+from holdfast.domain.alike_jobs import AlikeNewJobs
 from holdfast.domain.claims import Claim
 from holdfast.domain.debounce import postponed
 from holdfast.domain.dependencies import Dependencies
@@ -42,7 +42,7 @@ def _stored_plain(
     tx: StoreTransaction, checked_jobs: Sequence[new_job.CheckedJob], jobs: Sequence[Job]
 ) -> Sequence[StoredJob]:
     """Count jobs that a plain form has stored, and return the result."""
-    if isinstance(checked_jobs, AlikeJobs):
+    if isinstance(checked_jobs, AlikeNewJobs):
         tx.rollups.arrived += [checked_jobs.model.settings.route] * len(jobs)
     else:
         tx.rollups.arrived += [new.settings.route for new in checked_jobs]

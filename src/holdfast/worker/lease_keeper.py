@@ -102,6 +102,8 @@ class LeaseKeeper:
     def add(self, attempts: Iterable[RunningAttempt]) -> None:
         """Renew the leases of *attempts* from now on, and write what their handlers emit."""
         attempts = list(attempts)
+        if not attempts:
+            return
         for attempt in attempts:
             attempt.report_output(self._note_emitted)
         with self._lock:

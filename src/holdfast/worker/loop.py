@@ -520,8 +520,6 @@ class WorkerLoop:
     # --- starting attempts -----------------------------------------------------------------------------------------
 
     async def _start_claims(self, claims: Sequence[Claim], sent_at: float) -> None:
-        if not claims:
-            return
         tasks = self._settings.tasks
         attempts = [RunningAttempt(claim, tasks.get(claim.job.kind), sent_at, self._timer) for claim in claims]
         await self._keeper.renew_late(self._store, attempts)

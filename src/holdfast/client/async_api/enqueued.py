@@ -85,17 +85,13 @@ class AsyncEnqueued(AsyncEnqueuedData, Generic[R_co]):
         return cast(R_co, self._queue._state.tasks.decode_result(job))
 
 
-_enqueued: Callable[[AsyncJobMethods, Sequence[Job], int, bool], AsyncEnqueued[Any]]
-_enqueued = AsyncEnqueued  # type: ignore[assignment]
-
-
-def enqueued_of(queue: AsyncJobMethods, stored: StoredJob) -> AsyncEnqueued[Any]:
-    """Return what `enqueue` of a queue or transaction returns."""
-    return _enqueued(queue, (stored.job,), 0, stored.created)
+enqueued_of: Callable[[AsyncJobMethods, Sequence[Job], int, bool], AsyncEnqueued[Any]]
+enqueued_of = AsyncEnqueued  # type: ignore[assignment]
+"""Returns what `enqueue` of a queue or transaction returns for one of some jobs, and whether the call created it."""
 
 
 def all_enqueued(queue: AsyncJobMethods, stored: Sequence[StoredJob]) -> list[AsyncEnqueued[Any]]:
     """Return what `enqueue_many` returns."""
     if isinstance(stored, NewJobs):
-        return [_enqueued(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
-    return [enqueued_of(queue, one) for one in stored]
+        return [enqueued_of(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
+    return [enqueued_of(queue, (one.job,), 0, one.created) for one in stored]

@@ -105,7 +105,7 @@ class AsyncJobMethods(AsyncContentWrites):
             with state.enqueuing([checked]) as call:
                 stored = await self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
-        return enqueued_of(self, stored)
+        return enqueued_of(self, (stored.job,), 0, stored.created)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[AsyncEnqueued[Any]]:
         """Store many jobs, all or none, and return them in order.

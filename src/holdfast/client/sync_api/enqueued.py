@@ -86,17 +86,13 @@ class Enqueued(EnqueuedData, Generic[R_co]):
         return cast(R_co, self._queue._state.tasks.decode_result(job))
 
 
-_enqueued: Callable[[JobMethods, Sequence[Job], int, bool], Enqueued[Any]]
-_enqueued = Enqueued  # type: ignore[assignment]
-
-
-def enqueued_of(queue: JobMethods, stored: StoredJob) -> Enqueued[Any]:
-    """Return what `enqueue` of a queue or transaction returns."""
-    return _enqueued(queue, (stored.job,), 0, stored.created)
+enqueued_of: Callable[[JobMethods, Sequence[Job], int, bool], Enqueued[Any]]
+enqueued_of = Enqueued  # type: ignore[assignment]
+"""Returns what `enqueue` of a queue or transaction returns for one of some jobs, and whether the call created it."""
 
 
 def all_enqueued(queue: JobMethods, stored: Sequence[StoredJob]) -> list[Enqueued[Any]]:
     """Return what `enqueue_many` returns."""
     if isinstance(stored, NewJobs):
-        return [_enqueued(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
-    return [enqueued_of(queue, one) for one in stored]
+        return [enqueued_of(queue, stored.jobs, index, True) for index in range(len(stored))]  # noqa: FBT003
+    return [enqueued_of(queue, (one.job,), 0, one.created) for one in stored]

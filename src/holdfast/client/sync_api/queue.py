@@ -106,7 +106,7 @@ class JobMethods(ContentWrites):
             with state.enqueuing([checked]) as call:
                 stored = self._runner.write(enqueue_operations.enqueue_job, *call.jobs)
                 call.answer = [stored]
-        return enqueued_of(self, stored)
+        return enqueued_of(self, (stored.job,), 0, stored.created)
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued[Any]]:
         """Store many jobs, all or none, and return them in order.
