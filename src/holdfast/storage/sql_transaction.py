@@ -34,6 +34,10 @@ from holdfast.storage.sql_webhooks import SqlWebhooks
 
 _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
+_ROUTING: Final[Sequence[QueryName]] = (
+    *("routing_lanes", "routing_routes", "routing_kinds"),
+    *("edges_used", "limits_used"),
+)
 _FREQUENT: Final = frozenset[EventName](("claimed", "done"))
 
 # The columns of `jobs_current` after number, epoch and state: those that can change while an attempt runs.
@@ -84,11 +88,8 @@ class SqlTransaction(
     async def _routing_at(self, version: int) -> RoutingTable:
         known = self._cache.newest
         if known is None or known.version != version:
-            lanes = await self.query("routing_lanes")
-            routes = await self.query("routing_routes")
-            kinds = await self.query("routing_kinds")
-            [[edges]] = await self.query("edges_used")
-            [[limits_used]] = await self.query("limits_used")
+            found = await self.query_each([(name, {}) for name in _ROUTING])
+            lanes, routes, kinds, [[edges]], [[limits_used]] = found
             limits_found = await self.query("limits_all") if limits_used == "1" else []
             # Other threads may cache another version concurrently: use only the local variable.
             self._cache.newest = known = RoutingTable(
