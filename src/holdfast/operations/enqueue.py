@@ -78,6 +78,8 @@ async def enqueue_many(tx: StoreTransaction, checked_jobs: Sequence[new_job.Chec
         found = {row.id: StoredJob(job_of(row), created=True) for row in await tx.jobs_by_id(generated)}
     elif checked_jobs and (plain := await tx.insert_alike(checked_jobs)) is not None:
         return _stored_plain(tx, checked_jobs, plain)
+    if not found:
+        return await enqueue_jobs(tx, checked_jobs)
     others = iter(await enqueue_jobs(tx, [new for new in checked_jobs if new.id not in found]))
     return [found.get(new.id) or next(others) for new in checked_jobs]
 
