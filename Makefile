@@ -56,7 +56,7 @@ test-tools: ## Run the tests of docs, project rules and our own tools: benchmark
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" $(addprefix tests/,bench harness project type_checks) $(PYTEST_OPTIONS)
 
-test-long: ## Run all tests, including the long ones (up to 45 minutes)
+test-long: ## Run all tests, including the long ones (about 25 minutes)
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough $(PYTEST_OPTIONS)
 
